@@ -1,0 +1,107 @@
+"""What sparse training costs per step, counted in bare optimizer steps.
+
+The bare step is SGD with momentum on the same parameters. A CigL step is everything that cigl adds to the
+user's loop (Z on, gradients masked, Z off) and the optimizer's step itself; a topology update is what a
+step with a round adds to that. The network's own forward and backward are left out: gradients are put in
+place and the hooks are called as autograd would call them. One thread; all variants interleaved in one
+process; medians. Usage: python benchmarks/sparsify_cost.py
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from networks import mlp, wrn_22_2
+from torch import nn
+
+import cigl
+
+ROUNDS = 60
+
+
+def timed(call: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+class Bare:
+    """The optimizer's step alone."""
+
+    def __init__(self, network: Callable[[], nn.Module]):
+        torch.manual_seed(0)
+        self.model = network()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
+        self.gradients = [torch.randn_like(p) * 1e-3 for p in self.model.parameters()]
+        for p, g in zip(self.model.parameters(), self.gradients, strict=True):
+            p.grad = g.clone()
+
+    def prepare(self) -> None:
+        for p, g in zip(self.model.parameters(), self.gradients, strict=True):
+            assert p.grad is not None
+            p.grad.copy_(g)
+
+    def __call__(self) -> None:
+        self.optimizer.step()
+
+
+class Sparse(Bare):
+    """The same with a method attached; a round every ``update_every`` steps."""
+
+    def __init__(self, network: Callable[[], nn.Module], method: str, sparsity: float, update_every: int):
+        super().__init__(network)
+        self.sparse = cigl.attach(
+            self.model, self.optimizer, method, sparsity=sparsity, epochs=1000, steps_per_epoch=1000,
+            update_every=update_every,
+        )  # fmt: skip
+
+    def __call__(self) -> None:
+        self.sparse.forward(True)
+        for layer in self.sparse.layers:
+            self.sparse.gradient(layer)
+        self.optimizer.step()
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    print("in bare optimizer steps (SGD with momentum, one thread, medians of interleaved runs)")
+    print(f"{'network':<10} {'sparsity':>8} {'bare [ms]':>10} {'rigl step':>10} {'cigl step':>10} {'update':>8}")
+    for name, network in (("mlp", mlp), ("wrn-22-2", wrn_22_2)):
+        for sparsity in (0.95, 0.8):
+            runs = {
+                "bare": Bare(network),
+                "rigl": Sparse(network, "rigl", sparsity, 10**5),
+                "cigl": Sparse(network, "cigl", sparsity, 10**5),
+                "update": Sparse(network, "cigl", sparsity, 1),
+            }
+            times: dict[str, list[float]] = {key: [] for key in runs}
+            for _ in range(ROUNDS):
+                for key, run in runs.items():
+                    run.prepare()
+                    times[key].append(timed(run))
+            ms = {key: statistics.median(values[5:]) * 1e3 for key, values in times.items()}
+            bare = ms["bare"]
+            print(
+                f"{name:<10} {sparsity:>8} {bare:>10.3f} {ms['rigl'] / bare:>10.2f} {ms['cigl'] / bare:>10.2f} "
+                f"{(ms['update'] - ms['cigl']) / bare:>8.2f}"
+            )
+    print(f"topology update of 25 million weights at 95 %: {large_update():.3f} s (the slowest of 3)")
+
+
+def large_update() -> float:
+    def network() -> nn.Module:
+        return nn.Sequential(*(nn.Linear(2236, 2236, bias=False) for _ in range(5)))
+
+    plain, update = Sparse(network, "cigl", 0.95, 10**5), Sparse(network, "cigl", 0.95, 1)
+    worst = 0.0
+    for _ in range(3):
+        plain.prepare(), update.prepare()
+        worst = max(worst, timed(update) - timed(plain))
+    return worst
+
+
+if __name__ == "__main__":
+    main()

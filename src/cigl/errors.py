@@ -1,0 +1,22 @@
+"""What goes wrong has one type, says what to do, and leaves everything as it was."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class CiglError(ValueError):
+    """An input or an order of calls that cannot work."""
+
+
+class CiglWarning(UserWarning):
+    """Something that works, but probably not as it was meant."""
+
+
+def unknown(kind: str, name: object, known: Iterable[str]) -> CiglError:
+    """The error for a name that does not exist, with the nearest one that does."""
+    names = sorted(known)
+    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}?" if near else "there is " + ", ".join(names) + "."
+    return CiglError(f"unknown {kind} {name!r}: {hint}")

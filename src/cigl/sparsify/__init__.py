@@ -1,0 +1,21 @@
+"""How a network is trained sparse."""
+
+from cigl.sparsify.attach import attach
+from cigl.sparsify.batch_norm import reestimate_batch_norm
+from cigl.sparsify.methods import Method, method, methods
+from cigl.sparsify.schedule import constant, cosine, linear
+from cigl.sparsify.sparsifier import Sparsifier
+from cigl.sparsify.summary import Summary
+
+__all__ = [
+    "Method",
+    "Sparsifier",
+    "Summary",
+    "attach",
+    "constant",
+    "cosine",
+    "linear",
+    "method",
+    "methods",
+    "reestimate_batch_norm",
+]

@@ -1,0 +1,193 @@
+"""``cigl.attach``: checks everything first, then makes the model sparse and binds the method to it."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from cigl.errors import CiglError, CiglWarning, unknown
+from cigl.sparsify import topology
+from cigl.sparsify.binding import is_attached, unwrap
+from cigl.sparsify.distribution import allocate
+from cigl.sparsify.layer import Layer, as_scores, write
+from cigl.sparsify.methods import Method, changed
+from cigl.sparsify.methods import method as from_catalogue
+from cigl.sparsify.schedule import Decay, Timetable
+from cigl.sparsify.select import LayerChoice, select
+from cigl.sparsify.sparsifier import Sparsifier
+
+
+def attach(
+    model: nn.Module,
+    optimizer: Optimizer,
+    method: str | Method = "cigl",
+    *,
+    sparsity: float,
+    epochs: int,
+    steps_per_epoch: int,
+    distribution: str = "erk",
+    update_every: int | None = None,
+    drop_fraction: float | Decay | None = None,
+    update_until: float | None = None,
+    random_mask: float | None = None,
+    average_from: float | None = None,
+    initial: Literal["random", "magnitude"] = "random",
+    rescale: bool = False,
+    layers: LayerChoice | None = None,
+    seed: int = 0,
+) -> Sparsifier:
+    """Make ``model`` sparse and keep it so while the user's own loop trains it.
+
+    Args:
+        model: Any module; its parameter names and ``state_dict`` keys stay as they are.
+        optimizer: The optimizer that holds the model's parameters.
+        method: A name from ``cigl.methods()``, or a method object of one's own.
+        sparsity: The share of zeros among the selected weights, from 0 to below 1.
+        epochs, steps_per_epoch: The length of training, in optimizer steps (not batches).
+        distribution: How the layers share the weights: "erk", "er" or "uniform".
+        update_every: Steps between topology rounds. None, here and below: the method's own.
+        drop_fraction: The share of active weights that the first round drops, or a ``Decay``.
+        update_until: The share of training after which the topology stays.
+        random_mask: The share of active weights that Z switches off in each step.
+        average_from: The share of training after which snapshots are averaged.
+        initial: "random", or "magnitude" to start from the largest weights of a pretrained model.
+        rescale: Scale initial weights to each unit's sparse fan-in; networks without normalisation need it.
+        layers: Globs over parameter or module names, to False (stays dense) or to a density of its own.
+        seed: Of all random choices; torch's global generator is neither used nor changed.
+
+    >>> import torch, cigl
+    >>> model = torch.nn.Sequential(torch.nn.Linear(20, 50), torch.nn.ReLU(), torch.nn.Linear(50, 2))
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> sparse = cigl.attach(model, optimizer, "rigl", sparsity=0.9, epochs=2, steps_per_epoch=100)
+    >>> sparse.density
+    0.1
+    """
+    model = unwrap(model)
+    options = {
+        "update_every": update_every,
+        "drop_fraction": drop_fraction,
+        "update_until": update_until,
+        "random_mask": random_mask,
+        "average_from": average_from,
+    }
+    base = from_catalogue(method) if isinstance(method, str) else method
+    if not isinstance(base, Method):
+        raise CiglError(f"method is a {type(base).__name__}: give a name from cigl.methods() or a Method object.")
+    chosen = changed(base, **{name: value for name, value in options.items() if value is not None})
+    _check_numbers(chosen, sparsity, epochs, steps_per_epoch, initial, rescale)
+    table = chosen.timetable(epochs, steps_per_epoch)
+    _check_times(chosen, table)
+    if is_attached(model):
+        raise CiglError("this model is attached already: call detach() on its sparsifier first.")
+    selected = select(model, layers)
+    _check_optimizer(optimizer, [(s.name, s.parameter) for s in selected])
+    fixed = {s.name: s.density for s in selected if s.density is not None}
+    counts = allocate({s.name: s.parameter.shape for s in selected}, sparsity, distribution, fixed)
+
+    # From here on the model changes.
+    bound = [Layer(s, counts[s.name], seed) for s in selected]
+    for layer in bound:
+        _check_not_sparse(layer, initial)
+        layer.set_mask(_initial_mask(layer, chosen, initial))
+        layer.memory = {name: torch.zeros_like(layer.weight, dtype=torch.float32) for name in chosen.memory}
+        layer.clear_inactive(optimizer)
+        if rescale:
+            _rescale(layer)
+    settings = {
+        "sparsity": sparsity, "epochs": epochs, "steps_per_epoch": steps_per_epoch, "distribution": distribution,
+        "layers": dict(layers or {}), "seed": seed,
+    }  # fmt: skip
+    return Sparsifier(model, optimizer, chosen, table, bound, settings)
+
+
+def _check_numbers(
+    method: Method, sparsity: float, epochs: int, steps_per_epoch: int, initial: str, rescale: bool
+) -> None:
+    if not 0 <= sparsity < 1:
+        raise CiglError(f"sparsity is {sparsity!r}: give the share of zeros, from 0 to below 1 (0.95 for 95 %).")
+    if method.name == "dense" and sparsity:
+        raise CiglError("method 'dense' has no zeros: pass sparsity=0, or choose another method.")
+    for name, value in (("epochs", epochs), ("steps_per_epoch", steps_per_epoch)):
+        if not isinstance(value, int) or value < 1:
+            raise CiglError(f"{name} is {value!r}: give a whole number, at least 1.")
+    if initial not in ("random", "magnitude"):
+        raise unknown("initial", initial, ("random", "magnitude"))
+    if rescale and (initial == "magnitude" or method.starts_dense):
+        raise CiglError("rescale is for fresh weights under a random mask: pretrained or dense ones keep their scale.")
+
+
+def _check_times(method: Method, table: Timetable) -> None:
+    rounds, snapshots = table.update_steps, table.snapshot_steps
+    if table.update_every is not None and not rounds:
+        if method.starts_dense:
+            raise CiglError(
+                f"{method.name} would never prune: its first round is due at step {table.update_every}, but "
+                f"rounds end at step {table.update_end} of {table.steps}; set a smaller update_every."
+            )
+        warnings.warn(
+            f"the topology will never change: the first round is due at step {table.update_every}, but rounds end "
+            f"at step {table.update_end} of {table.steps}; set a smaller update_every.", CiglWarning, stacklevel=3,
+        )  # fmt: skip
+    if rounds and snapshots and rounds[-1] >= snapshots[0] and not method.resparsify:
+        raise CiglError(
+            f"averaging would start at step {snapshots[0]}, while the topology still changes up to step "
+            f"{rounds[-1]}: raise average_from or lower update_until."
+        )
+    few = len(snapshots) < 5 and method.average_of == "Z*W" and not method.keep_snapshots
+    if few and method.random_mask:
+        warnings.warn(
+            f"only {len(snapshots)} snapshots will be averaged, so much of Z's noise stays in the result: "
+            "cigl.method('cigl', average_of='p*W') averages its expectation instead.", CiglWarning, stacklevel=3,
+        )  # fmt: skip
+
+
+def _check_optimizer(optimizer: Optimizer, parameters: list[tuple[str, Tensor]]) -> None:
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    missing = [name for name, p in parameters if p.requires_grad and id(p) not in held]
+    if len(missing) == len(parameters):
+        raise CiglError(
+            "the optimizer holds none of the model's weights: build it from this model's parameters (after "
+            "any copying or moving of the model)."
+        )
+    if missing:
+        raise CiglError(
+            f"the optimizer does not hold {missing[0]} ({len(missing)} such weights): add it to the optimizer, "
+            f"freeze it, or leave it dense with layers={{{missing[0]!r}: False}}."
+        )
+
+
+def _check_not_sparse(layer: Layer, initial: str) -> None:
+    zeros = float((layer.weight == 0).float().mean())
+    if initial == "random" and 0.5 <= zeros < 1:
+        warnings.warn(
+            f"{zeros:.0%} of {layer.name} is zero already, and a new random mask will zero most of the rest: to "
+            "resume, load the weights after attaching; to start from them, use initial='magnitude'.",
+            CiglWarning, stacklevel=3,
+        )  # fmt: skip
+
+
+def _initial_mask(layer: Layer, method: Method, initial: str) -> Tensor:
+    shape = layer.selected.parameter.shape
+    if method.starts_dense:
+        return torch.ones(shape, dtype=torch.bool)
+    mask = torch.zeros(shape, dtype=torch.bool)
+    layer.mask = mask  # gives uniform() the layer's shape
+    score = layer.weight.abs() if initial == "magnitude" else layer.uniform("initial", 0)
+    write(mask, torch.from_numpy(topology.largest(as_scores(score), layer.target)), 1)
+    return mask
+
+
+def _rescale(layer: Layer) -> None:
+    """Multiply the weights into each unit by sqrt(dense fan-in / sparse fan-in): their sum keeps its variance."""
+    fan_in, _ = layer.selected.fans(layer.mask)
+    grouped = layer.selected.grouped(layer.mask)
+    factor = (math.prod(grouped.shape[2:]) / fan_in.clamp_min(1)).sqrt().view(grouped.shape[0], -1, 1, 1)
+    full = factor.expand(grouped.shape)
+    if getattr(layer.selected.owners[0].module, "transposed", False):
+        full = full.transpose(1, 2)
+    layer.weight.mul_(full.reshape(layer.shape).to(layer.weight.dtype))

@@ -1,0 +1,70 @@
+"""Batch-norm statistics for weights that were not trained with them (averages, tickets, weight dropout)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from cigl.errors import CiglError
+
+Forward = Callable[[nn.Module, Any], Any]
+
+
+def running_norms(model: nn.Module) -> list[_BatchNorm]:
+    return [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
+
+
+def default_forward(model: nn.Module, batch: Any) -> Any:
+    """Call the model on a batch as loaders usually yield it: (inputs, ...), a mapping, or the inputs."""
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+
+    def move(value: Any) -> Any:
+        return value.to(device) if isinstance(value, Tensor) else value
+
+    if isinstance(batch, Mapping):
+        return model(**{name: move(value) for name, value in batch.items()})
+    return model(move(batch[0] if isinstance(batch, (tuple, list)) else batch))
+
+
+@torch.no_grad()
+def reestimate_batch_norm(model: nn.Module, loader: Iterable[Any], forward: Forward | None = None) -> None:
+    """Replace the running statistics by the mean of the batch statistics over ``loader`` (training data).
+
+    Only the batch-norm modules are put into training mode, so dropout and the like stay off.
+    """
+    norms = running_norms(model)
+    if not norms:
+        return
+    modes = {module: module.training for module in model.modules()}
+    momenta = [norm.momentum for norm in norms]
+    model.eval()
+    try:
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # a cumulative mean instead of a moving one
+            norm.train()
+        used = sum(_one_batch(model, batch, forward or default_forward) for batch in loader)
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+        for module, mode in modes.items():
+            module.training = mode
+    if not used:
+        raise CiglError(
+            "the loader yielded no batch that batch norm can be estimated from: pass a loader over training "
+            "data with batches of two and more (a generator that has been used up yields nothing)."
+        )
+
+
+def _one_batch(model: nn.Module, batch: Any, forward: Forward) -> int:
+    try:
+        forward(model, batch)
+    except ValueError as error:
+        if "more than 1 value per channel" in str(error):  # a last batch of one image
+            return 0
+        raise
+    return 1

@@ -1,0 +1,209 @@
+"""The hooks: how a user's unchanged loop tells the sparsifier what is happening.
+
+    model(x)           -> forward(training)   once per call, from the root or from whichever part is called
+    loss.backward()    -> gradient(layer)     when a selected parameter's gradient is complete
+    optimizer.step()   -> before_step(), after_step()   not for steps that a GradScaler skips
+
+Nothing of it survives in copies: a deep copy or a pickle of the model holds inert hooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.optim import Optimizer
+
+from cigl.errors import CiglError
+from cigl.sparsify.layer import Layer
+
+
+class Listener(Protocol):
+    def forward(self, training: bool) -> None: ...
+    def gradient(self, layer: Layer) -> None: ...
+    def before_step(self) -> None: ...
+    def after_step(self) -> None: ...
+    def weights_loaded(self) -> None: ...
+
+
+class Hook:
+    """A hook on a module that belongs to one live sparsifier; its copies do nothing."""
+
+    def __init__(self, function: Callable[..., Any] | None = None):
+        self.function = function
+
+    def __call__(self, *args: Any) -> Any:
+        return None if self.function is None else self.function(*args)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Hook:
+        return Hook()
+
+    def __reduce__(self) -> tuple[type[Hook], tuple[()]]:
+        return Hook, ()
+
+
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_state_dict_hooks", "_load_state_dict_post_hooks")
+
+
+def remove_hooks(model: nn.Module) -> None:
+    """Take the inert hooks out of a copy, so that nothing of this package is left in it."""
+    for module in model.modules():
+        for kind in _HOOKS:
+            hooks = getattr(module, kind)
+            for number in [n for n, hook in hooks.items() if isinstance(hook, Hook)]:
+                del hooks[number]
+                getattr(module, "_forward_hooks_always_called").pop(number, None)  # noqa: B009
+
+
+def is_attached(model: nn.Module) -> bool:
+    hooks = (hook for module in model.modules() for hook in module._forward_pre_hooks.values())
+    return any(isinstance(hook, Hook) and hook.function is not None for hook in hooks)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's own module inside ``torch.compile`` and DistributedDataParallel."""
+    while True:
+        if isinstance(model, DataParallel):
+            raise CiglError("DataParallel copies the weights before the masks act: use DistributedDataParallel.")
+        if isinstance(model, DistributedDataParallel):
+            model = model.module
+        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
+            model = model._orig_mod  # type: ignore[assignment]
+        else:
+            return model
+
+
+class Binding:
+    """All hooks of one sparsifier; ``remove`` takes them out again."""
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, layers: Iterable[Layer], listener: Listener):
+        self._model, self._optimizer, self._listener = model, optimizer, listener
+        self._inside = False  # a forward of the root is under way: it alone decides about Z
+        self._handles: list[Any] = []
+        enter = torch.compiler.disable(self._enter_root)
+        leave = torch.compiler.disable(self._leave_root)
+        # Prepended, so that no hook of the user's sees the weights before Z acts on them.
+        self._add(model.register_forward_pre_hook(Hook(enter), prepend=True))
+        self._add(model.register_forward_hook(Hook(leave), always_call=True))
+        self._add(model.register_load_state_dict_post_hook(Hook(self._loaded)))
+        parts: dict[int, nn.Module] = {}
+        for layer in layers:
+            for module in layer.selected.call_sites(model):
+                parts[id(module)] = module
+            for owner in layer.selected.owners:
+                hook = Hook(_true_weights(layer, owner.attribute))
+                self._add(owner.module.register_state_dict_post_hook(hook))
+            self._add(_on_gradient(layer, listener))
+        for module in parts.values():
+            if module is not model:
+                self._add(module.register_forward_pre_hook(Hook(self._enter_part), prepend=True))
+                self._add(module.register_load_state_dict_post_hook(Hook(self._loaded)))
+        self._add(optimizer.register_step_pre_hook(self._before_step))
+        self._add(optimizer.register_step_post_hook(self._after_step))
+        # Hooks that come after a compiled run of the model would be left out of it in silence.
+        torch.compiler.reset()
+
+    def _add(self, handle: Any) -> None:
+        self._handles.append(handle)
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        torch.compiler.reset()
+
+    def _enter_root(self, module: nn.Module, _: Any) -> None:
+        if module is not self._model:
+            raise CiglError(
+                "a replica of the model was called (DataParallel), whose weights were copied before the masks "
+                "act: use DistributedDataParallel."
+            )
+        self._listener.forward(module.training)
+        self._inside = True
+
+    def _leave_root(self, *_: Any) -> None:
+        self._inside = False
+
+    def _enter_part(self, module: nn.Module, _: Any) -> None:
+        # In a compiled graph this line is all that is traced: the root's hook has run before the graph.
+        if torch.compiler.is_compiling() or self._inside:
+            return
+        self._listener.forward(module.training)
+
+    def _loaded(self, *_: Any) -> None:
+        self._listener.weights_loaded()
+
+    def _skipped(self) -> bool:
+        """Fused optimizers are called also for a step that the GradScaler has decided to skip."""
+        found = getattr(self._optimizer, "found_inf", None)
+        return found is not None and bool(found.item())
+
+    def _before_step(self, *_: Any) -> None:
+        if not self._skipped():
+            self._listener.before_step()
+
+    def _after_step(self, *_: Any) -> None:
+        if not self._skipped():
+            self._listener.after_step()
+
+
+def _true_weights(layer: Layer, attribute: str) -> Callable[..., None]:
+    """``state_dict()`` holds M*W also while Z is in force."""
+
+    def hook(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+        if layer.off is not None and prefix + attribute in state:
+            state[prefix + attribute] = layer.true_weight()
+
+    return hook
+
+
+def _on_gradient(layer: Layer, listener: Listener) -> Any:
+    parameter = layer.selected.parameter
+    trainable = parameter.requires_grad
+    parameter.requires_grad_(True)  # a frozen weight can't take the hook, but may be unfrozen later
+    handle = parameter.register_post_accumulate_grad_hook(lambda _: listener.gradient(layer))
+    parameter.requires_grad_(trainable)
+    return handle
+
+
+class Disguise:
+    """While Z is in force, deep copies and pickles of the parameter are made of M*W."""
+
+    def __init__(self, layer: Layer):
+        self.layer = layer
+
+    def put_on(self) -> None:
+        parameter = self.layer.selected.parameter
+        parameter.__deepcopy__ = self._copy  # type: ignore[method-assign]
+        parameter.__reduce_ex__ = self._reduce  # type: ignore[method-assign]
+
+    def take_off(self) -> None:
+        for attribute in ("__deepcopy__", "__reduce_ex__"):
+            self.layer.selected.parameter.__dict__.pop(attribute, None)
+
+    def _plain(self) -> nn.Parameter:
+        return nn.Parameter(self.layer.true_weight(), self.layer.selected.parameter.requires_grad)
+
+    def _copy(self, memo: dict[int, Any]) -> nn.Parameter:
+        plain: nn.Parameter = memo.setdefault(id(self.layer.selected.parameter), self._plain())
+        return plain
+
+    def _reduce(self, protocol: Any) -> Any:
+        return self._plain().__reduce_ex__(protocol)
+
+
+def active_ddp() -> DistributedDataParallel | None:
+    """The DistributedDataParallel module in whose forward we are, if any."""
+    getter = getattr(DistributedDataParallel, "_get_active_ddp_module", None)
+    found = getter() if getter is not None else None
+    return found if isinstance(found, DistributedDataParallel) else None
+
+
+def mean_over_processes(tensor: Tensor, ddp: DistributedDataParallel) -> None:
+    """What DDP does to p.grad, for the kept dense gradient: it was kept before the all-reduce."""
+    group = ddp.process_group
+    torch.distributed.all_reduce(tensor, group=group)
+    tensor /= torch.distributed.get_world_size(group)

@@ -1,0 +1,131 @@
+"""What comes out of a training: plain models that know nothing of this package."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from cigl.errors import CiglError, CiglWarning
+from cigl.sparsify import random_mask
+from cigl.sparsify.averaging import Mean, Snapshots
+from cigl.sparsify.batch_norm import Forward, reestimate_batch_norm, running_norms
+from cigl.sparsify.binding import remove_hooks
+from cigl.sparsify.layer import as_scores, keep_only, write
+from cigl.sparsify.topology import largest
+
+if TYPE_CHECKING:
+    from cigl.sparsify.sparsifier import Sparsifier
+
+
+def finalize(sparse: Sparsifier, loader: Iterable[Any] | None, forward: Forward | None, average: bool) -> nn.Module:
+    mean = sparse.collection if average and isinstance(sparse.collection, Mean) else None
+    if mean is not None and not mean.count:
+        raise CiglError(f"there is nothing to average yet: {_progress(sparse)}; the first snapshot comes at step "
+                        f"{sparse.table.snapshot_steps[0]}. Train on, or take the current weights with "
+                        "finalize(average=False).")  # fmt: skip
+    if sparse.step < sparse.table.steps:
+        warnings.warn(f"finalizing early: {_progress(sparse)}.", CiglWarning, stacklevel=3)
+    _need_loader(sparse, loader, changed=mean is not None or bool(sparse.share))
+    if mean is not None:
+        values = _cut_back(sparse, mean.mean) if sparse.method.resparsify else mean.mean
+    else:
+        keep = 1 - sparse.share if sparse.method.final_weights == "p*W" else 1.0
+        values = {layer.name: layer.true_weight() * keep for layer in sparse.layers}
+    model = _plain_copy(sparse, values)
+    if loader is not None:
+        reestimate_batch_norm(model, loader, forward)
+    return model
+
+
+def members(sparse: Sparsifier, n: int | None) -> list[nn.Module]:
+    if isinstance(sparse.collection, Snapshots):
+        snapshots = sparse.collection.models
+        n = len(snapshots) if n is None else n
+        if not 1 <= n <= len(snapshots):
+            raise CiglError(f"{len(snapshots)} snapshots were taken, {n} asked for: {_progress(sparse)}.")
+        return [_plain_copy(sparse, values) for values in snapshots[-n:]]
+    if not sparse.share:
+        raise CiglError(
+            f"method {sparse.method.name!r} has neither snapshots nor a random mask to draw members from; "
+            "'cigl-no-wma' and 'rigl-mcdp' have."
+        )
+    if n is None or n < 1:
+        raise CiglError("say how many masks to draw: members(n), n at least 1.")
+    models = []
+    for number in range(n):
+        values = {}
+        for layer, off in zip(sparse.layers, sparse.draw("members", number), strict=True):
+            values[layer.name] = layer.true_weight()
+            write(values[layer.name], off, 0)
+        models.append(_plain_copy(sparse, values))
+    return models
+
+
+def sample_posterior(
+    sparse: Sparsifier, n: int, loader: Iterable[Any] | None, forward: Forward | None, seed: int
+) -> list[nn.Module]:
+    mean = sparse.collection
+    if not isinstance(mean, Mean) or not mean.second_moment:
+        raise CiglError(
+            "the second moment was not kept: attach with a method that averages and keeps it, for example "
+            "cigl.method('cigl', second_moment=True)."
+        )
+    if mean.count < 2:
+        raise CiglError(f"{mean.count} snapshots give no variance: {_progress(sparse)}.")
+    _need_loader(sparse, loader, changed=True)
+    if loader is not None and iter(loader) is loader and n > 1:
+        raise CiglError("the loader can be read only once, and each model needs it: pass a list or a DataLoader.")
+    variance = mean.variance()
+    models = []
+    for number in range(n):
+        values = {}
+        for name, value in mean.mean.items():
+            generator = torch.Generator().manual_seed(random_mask.key(seed, "posterior", number, name) >> 1)
+            noise = torch.randn(value.shape, generator=generator, dtype=value.dtype).to(value.device)
+            values[name] = value + variance[name].clamp_min(0).sqrt() * noise
+        models.append(_plain_copy(sparse, values))
+        if loader is not None:
+            reestimate_batch_norm(models[-1], loader, forward)
+    return models
+
+
+def _progress(sparse: Sparsifier) -> str:
+    return f"{sparse.step} of the {sparse.table.steps} announced steps were seen"
+
+
+def _need_loader(sparse: Sparsifier, loader: Iterable[Any] | None, changed: bool) -> None:
+    if loader is None and changed and running_norms(sparse.model):
+        raise CiglError(
+            "the model has batch norm, and its statistics are not those of the weights to be returned: pass a "
+            "loader over training data, finalize(loader)."
+        )
+
+
+def _cut_back(sparse: Sparsifier, mean: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Sup-tickets: the largest of the superposed weights, as many per layer as it may have."""
+    values = dict(mean)
+    for layer in sparse.layers:
+        value = values[layer.name].clone()
+        chosen = torch.from_numpy(largest(as_scores(value.abs()), layer.target)).to(value.device)
+        mask = torch.zeros_like(value, dtype=torch.bool)
+        write(mask, chosen, 1)
+        keep_only(value, mask)
+        values[layer.name] = value
+    return values
+
+
+@torch.no_grad()
+def _plain_copy(sparse: Sparsifier, values: Mapping[str, Tensor]) -> nn.Module:
+    model = copy.deepcopy(sparse.model)
+    remove_hooks(model)
+    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+    for name, value in values.items():
+        tensors[name].copy_(value)
+    for parameter in model.parameters():
+        parameter.grad = None
+    return model

@@ -1,0 +1,79 @@
+"""Random numbers without a generator: a pure function of seed, stream, step, name and position.
+
+Resuming, another process and another device agree without any state, and torch's global generator is
+never touched. The mixing is MurmurHash3's 32-bit finalizer over position * odd constant, with the first
+half of a 64-bit key put in before it and the second half in its middle, so that two keys never give
+shifted copies of one sequence. It runs in numpy on the CPU for every device: only the positions of the
+few weights that are switched off travel.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Positions = npt.NDArray[np.uint32]
+_MASK64 = (1 << 64) - 1
+LARGEST = 1 << 32  # positions are 32-bit
+
+
+def key(seed: int, stream: str, step: int, name: str) -> int:
+    """64 bits from everything but the position (SplitMix64 over the four)."""
+    state = 0
+    for part in (seed, zlib.crc32(stream.encode()), step, zlib.crc32(name.encode())):
+        state = (state ^ part & _MASK64) + 0x9E3779B97F4A7C15 & _MASK64
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _MASK64
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & _MASK64
+        state ^= state >> 31
+    return state
+
+
+def _mix(positions: Positions, spans: Sequence[tuple[int, int, int]]) -> Positions:
+    """Hash all positions at once; a span is (start, end, key) of one layer's part."""
+    h = positions * np.uint32(0x9E3779B9)
+    for start, end, k in spans:
+        h[start:end] ^= np.uint32(k & 0xFFFFFFFF)
+    t = h >> np.uint32(16)
+    h ^= t
+    h *= np.uint32(0x85EBCA6B)
+    for start, end, k in spans:
+        h[start:end] += np.uint32(k >> 32)
+    np.right_shift(h, np.uint32(13), out=t)
+    h ^= t
+    h *= np.uint32(0xC2B2AE35)
+    np.right_shift(h, np.uint32(16), out=t)
+    h ^= t
+    return h
+
+
+def uniform(size: int, seed: int, stream: str, step: int, name: str) -> npt.NDArray[np.float32]:
+    """One number in [0, 1) for each position of a tensor of ``size`` elements."""
+    h = _mix(np.arange(size, dtype=np.uint32), [(0, size, key(seed, stream, step, name))])
+    h >>= np.uint32(8)  # 24 bits are what a float32 holds exactly
+    return h.astype(np.float32) * np.float32(2.0**-24)
+
+
+class Draw:
+    """Z over the active weights of all layers, one Bernoulli(share) switch-off each, in one pass."""
+
+    def __init__(self, active: Mapping[str, Positions]):
+        self.names = list(active)
+        self.positions: Positions = np.concatenate(list(active.values()))
+        ends = np.cumsum([len(part) for part in active.values()])
+        self.bounds = [0, *(int(end) for end in ends)]
+
+    def parts(self) -> dict[str, Positions]:
+        """The active positions of each layer."""
+        return dict(zip(self.names, np.split(self.positions, self.bounds[1:-1]), strict=True))
+
+    def off(self, share: float, seed: int, stream: str, step: int) -> list[npt.NDArray[np.int64]]:
+        """For each layer, the positions that Z switches off, in order."""
+        spans = [
+            (self.bounds[i], self.bounds[i + 1], key(seed, stream, step, name)) for i, name in enumerate(self.names)
+        ]
+        ranks = np.flatnonzero(_mix(self.positions, spans) < np.uint32(share * LARGEST))
+        off = self.positions[ranks].astype(np.int64)
+        return np.split(off, np.searchsorted(ranks, self.bounds[1:-1]))

@@ -1,0 +1,137 @@
+"""When the topology changes and by how much, and when snapshots are taken.
+
+A step is an applied optimizer step, counted from 1. All of this is plain arithmetic on step numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Decay:
+    """The share of active weights that a round drops, over the progress (0 to 1) of the rounds."""
+
+    kind: Literal["cosine", "linear", "constant"]
+    start: float
+
+    def __call__(self, progress: float) -> float:
+        if self.kind == "cosine":
+            return self.start / 2 * (1 + math.cos(math.pi * progress))
+        if self.kind == "linear":
+            return self.start * (1 - progress)
+        return self.start
+
+
+def cosine(start: float) -> Decay:
+    """f/2 * (1 + cos(pi * t / t_end)): RigL's and the paper's."""
+    return Decay("cosine", start)
+
+
+def linear(start: float) -> Decay:
+    """f * (1 - t / t_end)."""
+    return Decay("linear", start)
+
+
+def constant(start: float) -> Decay:
+    """f in every round."""
+    return Decay("constant", start)
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """What is due at the end of a step. ``update_every`` or ``average_from`` None: never."""
+
+    steps: int
+    steps_per_epoch: int
+    update_every: int | None = None
+    update_until: float = 0.0
+    drop_fraction: Decay = constant(0.0)
+    average_from: float | None = None
+
+    @property
+    def update_end(self) -> int:
+        """The last step in which the topology may change."""
+        return math.floor(self.update_until * self.steps + 1e-9)
+
+    def updates(self, step: int) -> bool:
+        return self.update_every is not None and step % self.update_every == 0 and step <= self.update_end
+
+    @property
+    def update_steps(self) -> list[int]:
+        every = self.update_every
+        return [] if every is None else list(range(every, self.update_end + 1, every))
+
+    def fraction(self, step: int) -> float:
+        """The drop fraction f_t of a round at this step."""
+        return self.drop_fraction(step / max(1, self.update_end))
+
+    def snapshots(self, step: int) -> bool:
+        """Algorithm 1: at the end of each epoch after T*."""
+        start = self.average_from
+        return start is not None and step % self.steps_per_epoch == 0 and step > start * self.steps
+
+    @property
+    def snapshot_steps(self) -> list[int]:
+        return [t for t in range(self.steps_per_epoch, self.steps + 1, self.steps_per_epoch) if self.snapshots(t)]
+
+
+@dataclass(frozen=True)
+class CycleTimetable(Timetable):
+    """Sup-tickets (Yin et al. 2022): ordinary rounds, then cycles up to the last step.
+
+    A cycle starts with a round that drops ``cycle_drop`` and ends with a ticket. Whole cycles are laid
+    back from the end of training, as many as fit behind ``average_from``.
+    """
+
+    cycle_epochs: int = 2
+    cycle_drop: float = 0.5
+    lr_high: float = 0.05
+    lr_low: float = 0.005
+
+    @property
+    def cycle(self) -> int:
+        return self.cycle_epochs * self.steps_per_epoch
+
+    @property
+    def first_cycle(self) -> int:
+        """The step at whose end the first cycle begins."""
+        room = self.steps - math.floor((self.average_from or 0.0) * self.steps + 1e-9)
+        return self.steps - room // self.cycle * self.cycle
+
+    def _boundary(self, step: int) -> bool:
+        return step >= self.first_cycle and (step - self.first_cycle) % self.cycle == 0
+
+    def updates(self, step: int) -> bool:
+        if step >= self.first_cycle:
+            return self._boundary(step) and step < self.steps
+        return super().updates(step)
+
+    @property
+    def update_steps(self) -> list[int]:
+        early = [t for t in super().update_steps if t < self.first_cycle]
+        return early + list(range(self.first_cycle, self.steps, self.cycle))
+
+    def fraction(self, step: int) -> float:
+        return self.cycle_drop if step >= self.first_cycle else super().fraction(step)
+
+    def snapshots(self, step: int) -> bool:
+        return self._boundary(step) and step > self.first_cycle
+
+    def learning_rate(self, before: Callable[[int], float] | None = None) -> Callable[[int], float]:
+        """A factor for ``LambdaLR`` called once per step: ``before`` until the cycles, then a saw.
+
+        Within a cycle it falls from ``lr_high`` to ``lr_low`` (Izmailov et al. 2018, equation 1), both as
+        shares of the optimizer's initial learning rate, so that a ticket is taken at the lowest.
+        """
+
+        def factor(step: int) -> float:
+            if step < self.first_cycle:
+                return before(step) if before else 1.0
+            place = ((step - self.first_cycle) % self.cycle + 1) / self.cycle
+            return (1 - place) * self.lr_high + place * self.lr_low
+
+        return factor

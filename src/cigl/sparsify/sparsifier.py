@@ -1,0 +1,339 @@
+"""Binds a method to a model and an optimizer, and runs Algorithm 1 as the user's loop goes by.
+
+The order within one step t, as pinned in the design: the first training forward puts Z_t in force; the
+gradient is masked by M*Z_t when it is complete; after the optimizer's step the weights and the optimizer
+state that Z_t had switched off are as they were, a snapshot is taken where one is due, and then M moves
+where a round is due.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD, Adam, AdamW, NAdam, Optimizer, RAdam, RMSprop
+
+from cigl.errors import CiglError, CiglWarning
+from cigl.sparsify import checkpoint, finish, topology
+from cigl.sparsify.batch_norm import Forward
+from cigl.sparsify.binding import Binding, Disguise, active_ddp, mean_over_processes
+from cigl.sparsify.layer import Layer, as_scores, is_finite, write
+from cigl.sparsify.methods import Method
+from cigl.sparsify.random_mask import Draw, Positions
+from cigl.sparsify.schedule import CycleTimetable, Timetable
+from cigl.sparsify.summary import CallCounter, Summary, summarize
+
+# These leave a weight with zero value, gradient and state at exactly zero; others are masked again.
+_ELEMENTWISE = {SGD, Adam, AdamW, NAdam, RAdam, RMSprop}
+
+
+class Sparsifier:
+    """What ``cigl.attach`` returns. The training loop drives it through hooks; this is for looking."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        method: Method,
+        table: Timetable,
+        layers: list[Layer],
+        settings: Mapping[str, Any],
+    ):
+        self.model = model
+        self.optimizer = optimizer
+        self.method = method
+        self.table = table
+        self.layers = layers
+        self.settings = dict(settings)
+        self.seed = int(settings["seed"])
+        self.step = 0
+        self.collection = method.collection()
+        self.share = method.random_mask or 0.0
+        self.in_force = False  # between the first training forward of a step and the end of its step
+        self._suspended = False  # an eval forward interrupted: parameters hold M*W, Z stays in force
+        self._awaiting = False  # a training forward has not seen its backward yet
+        self._interrupted = False  # ... and an eval forward changed the weights in between
+        self._in_step = False
+        self._gradients = False  # arrived in this step
+        self._reduced = False  # ... and were averaged over the processes
+        self._draw: Draw | None = None
+        self._ddp: DistributedDataParallel | None = None
+        self._disguises = [Disguise(layer) for layer in layers]
+        self._expected: dict[str, int] | None = None  # fingerprints of the weights of a loaded state
+        self._check_zeros = False
+        self._elementwise = type(optimizer) in _ELEMENTWISE
+        self.calls = CallCounter(model, layers)
+        self._binding = Binding(model, optimizer, layers, self)
+
+    # Looking
+
+    @property
+    def masks(self) -> dict[str, Tensor]:
+        """M: parameter name to bool tensor."""
+        return {layer.name: layer.mask for layer in self.layers}
+
+    @property
+    def random_masks(self) -> dict[str, Tensor] | None:
+        """Z, False where a weight is switched off, while it is in force; else None."""
+        if not self.in_force or not self.share:
+            return None
+        masks = {}
+        for layer in self.layers:
+            masks[layer.name] = torch.ones_like(layer.mask)
+            if layer.off is not None:
+                write(masks[layer.name], layer.off, 0)
+        return masks
+
+    @property
+    def density(self) -> float:
+        """Active weights over all selected weights."""
+        return sum(int(layer.mask.sum()) for layer in self.layers) / sum(layer.size for layer in self.layers)
+
+    @property
+    def explored(self) -> float:
+        """ITOP rate: the share of weights that were ever active."""
+        return sum(int(layer.explored.sum()) for layer in self.layers) / sum(layer.size for layer in self.layers)
+
+    def summary(self) -> Summary:
+        """A table per layer and in all; print it."""
+        return summarize(self)
+
+    def learning_rate(self, before: Callable[[int], float] | None = None) -> Callable[[int], float]:
+        """Sup-tickets' cycle as a function for ``LambdaLR`` stepped once per optimizer step.
+
+        ``before`` is the user's own factor up to the first cycle (1 if not given).
+        """
+        if not isinstance(self.table, CycleTimetable):
+            raise CiglError(f"method {self.method.name!r} has no learning-rate cycle; 'sup-tickets' has.")
+        return self.table.learning_rate(before)
+
+    # Results
+
+    def finalize(
+        self, loader: Iterable[Any] | None = None, forward: Forward | None = None, average: bool = True
+    ) -> nn.Module:
+        """A plain copy of the model with the method's final weights; the attached model stays as it is.
+
+        ``loader`` (training data) is needed where the model has batch norm and the returned weights are not
+        those it was trained with; given for another method, the statistics are re-estimated all the same.
+        ``forward(model, batch)`` runs one batch where the usual forms of a batch don't fit.
+        ``average=False`` takes the current weights instead of the average.
+        """
+        self._verify()
+        return finish.finalize(self, loader, forward, average)
+
+    def members(self, n: int | None = None) -> list[nn.Module]:
+        """Plain models whose predictions are to be averaged: snapshots, or ``n`` draws of Z."""
+        self._verify()
+        return finish.members(self, n)
+
+    def sample_posterior(
+        self, n: int = 1, loader: Iterable[Any] | None = None, forward: Forward | None = None, seed: int = 0
+    ) -> list[nn.Module]:
+        """``n`` models drawn from the Gaussian with the averaged first and second moment."""
+        self._verify()
+        return finish.sample_posterior(self, n, loader, forward, seed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on, as tensors and plain values; save it with the model and optimizer."""
+        return checkpoint.save(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state. The model's weights must be those of the same moment."""
+        self._expected = checkpoint.load(self, state)
+        self._end_of_z()
+        self._draw = None
+
+    def detach(self) -> None:
+        """Remove all hooks; the model keeps M*W."""
+        for layer in self.layers:
+            layer.suspend()
+        self._end_of_z()
+        self.calls.remove()
+        self._binding.remove()
+
+    # The loop, as the hooks report it
+
+    def forward(self, training: bool) -> None:
+        if not training:
+            if self.in_force and self.share and not self._suspended:
+                for layer in self.layers:
+                    layer.suspend()
+                self._suspended, self._interrupted = True, self._awaiting
+            return
+        if not self.in_force:
+            self._verify()
+            self._begin()
+        elif self._suspended:
+            for layer in self.layers:
+                layer.resume()
+        self._suspended = self._interrupted = False
+        self._awaiting = torch.is_grad_enabled()
+
+    def gradient(self, layer: Layer) -> None:
+        if self._interrupted:
+            raise CiglError(
+                "the model ran in eval mode between a training forward and its backward, which changed the "
+                "weights that this backward needs: evaluate after backward() or before the training forward."
+            )
+        self._awaiting = False
+        self._gradients, self._reduced = True, False
+        finite = True
+        if self.method.wants_gradient(self.table, self.step + 1):
+            finite = layer.keep_gradient()
+        layer.mask_gradient()
+        if not finite:
+            if self._in_step:  # optimizer.step(closure): no later moment to refuse
+                raise _not_finite(layer, self.step + 1)
+            layer.spoil_gradient()
+
+    def before_step(self) -> None:
+        self._in_step = True
+        self._reduce_gradients()
+        for layer in self.layers:
+            if layer.gradient is not None and not is_finite(layer.gradient):
+                self._in_step = False
+                raise _not_finite(layer, self.step + 1)
+
+    def after_step(self) -> None:
+        self._in_step = False
+        if self.share and self._gradients and not self.in_force:
+            raise CiglError(
+                "gradients arrived, but no training forward of the model was seen, so the random mask never "
+                "acted: call the attached model itself (compile it as a whole, not only a part of it)."
+            )
+        self._reduce_gradients()
+        self.step += 1
+        if self.step == self.table.steps + 1:
+            warnings.warn(
+                f"training goes on past the {self.table.steps} steps announced to cigl.attach: no more "
+                "topology rounds, and the average goes on.", CiglWarning, stacklevel=2,
+            )  # fmt: skip
+        if not self._elementwise:
+            for layer in self.layers:
+                layer.clear_inactive(self.optimizer)
+        snapshot = self.collection is not None and self.table.snapshots(self.step)
+        off = {layer.name: layer.off for layer in self.layers} if snapshot else {}
+        if self.share:
+            for layer in self.layers:
+                layer.switch_on(self.optimizer)
+        if snapshot and self.collection is not None:
+            self.collection.add(self._snapshot(off))
+        self._topology()
+        self._end_of_z()
+
+    def weights_loaded(self) -> None:
+        self._check_zeros = True
+        self._end_of_z()
+
+    # The parts of a step
+
+    def _begin(self) -> None:
+        """The first training forward of a step: put Z in force."""
+        for layer in self.layers:
+            layer.follow()
+        if self._ddp is None and (ddp := active_ddp()) is not None:
+            checkpoint.check_same_masks(self, ddp)
+            self._ddp = ddp
+        self.in_force = True
+        if not self.share:
+            return
+        for layer, off, disguise in zip(self.layers, self.draw("z", self.step + 1), self._disguises, strict=True):
+            layer.switch_off(off, self.optimizer)
+            disguise.put_on()
+
+    def draw(self, stream: str, number: int) -> list[Tensor]:
+        """The positions that a Z switches off in each layer."""
+        if self._draw is None:
+            self._draw = Draw({layer.name: layer.active() for layer in self.layers})
+        parts = self._draw.off(self.share, self.seed, stream, number)
+        return [torch.from_numpy(off).to(layer.mask.device) for layer, off in zip(self.layers, parts, strict=True)]
+
+    def _end_of_z(self) -> None:
+        for layer, disguise in zip(self.layers, self._disguises, strict=True):
+            layer.forget_off()
+            layer.gradient = None
+            disguise.take_off()
+        self.in_force = self._suspended = self._awaiting = self._interrupted = False
+        self._gradients = self._reduced = False
+
+    def _reduce_gradients(self) -> None:
+        """Under DDP, each process has kept its own gradient. A layer that one of them didn't use counts 0."""
+        if self._ddp is None or self._reduced or not self.method.wants_gradient(self.table, self.step + 1):
+            return
+        for layer in self.layers:
+            if layer.gradient is None:
+                layer.gradient = torch.zeros_like(layer.weight)
+            mean_over_processes(layer.gradient, self._ddp)
+        self._reduced = True
+
+    def _snapshot(self, off: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
+        """M*Z*W (or M*pW) of the selected parameters and the others as they are (Algorithm 1)."""
+        expectation = self.method.average_of == "p*W"
+        values = {name: p.detach() for name, p in self.model.named_parameters()}
+        for layer in self.layers:
+            weight = layer.weight.clone()
+            switched = off[layer.name]
+            if expectation:
+                weight *= 1 - self.share
+            elif switched is not None:
+                write(weight, switched, 0)
+            values[layer.name] = weight
+        if self.method.keep_snapshots:
+            values |= dict(self.model.named_buffers())
+        return values
+
+    def _topology(self) -> None:
+        updates = self.table.updates(self.step)
+        if not updates and all(layer.gradient is None for layer in self.layers):
+            return
+        active = self._active()
+        for layer in self.layers:
+            layer.rescale_gradient(torch.from_numpy(active[layer.name].astype(np.int64)).to(layer.mask.device))
+            self.method.observe(layer, self.table, self.step)
+        if updates:
+            self._round(active)
+
+    def _active(self) -> dict[str, Positions]:
+        """The active positions of each layer (kept only where Z needs them in every step)."""
+        return self._draw.parts() if self._draw else {layer.name: layer.active() for layer in self.layers}
+
+    def _round(self, active: dict[str, Positions]) -> None:
+        """Drop and grow, decided in all layers before anything changes."""
+        changes = {}
+        for layer in self.layers:
+            old = active[layer.name]
+            keep, grow = self.method.budget(layer, old.size, self.table, self.step)
+            grow_score = self.method.grow_score(layer, self.step) if grow else None
+            if grow and grow_score is None:  # no gradient reached this layer in this step
+                continue
+            keep_scores = as_scores(self.method.keep_score(layer, self.step))[old]
+            grow_scores = None if grow_score is None else as_scores(grow_score)
+            changes[layer.name] = topology.change(old, keep_scores, grow_scores, keep, grow)
+        for layer in self.layers:
+            if layer.name in changes:
+                layer.apply(changes[layer.name], self.optimizer, self.method.start_variance)
+                active[layer.name] = changes[layer.name].active
+        if self.share:
+            self._draw = Draw(active)
+
+    def _verify(self) -> None:
+        if self._expected is not None:
+            checkpoint.check_fingerprints(self, self._expected)
+            self._expected = None
+        if self._check_zeros:
+            checkpoint.check_zeros(self)
+            self._check_zeros = False
+        checkpoint.check_parameters(self)
+
+
+def _not_finite(layer: Layer, step: int) -> CiglError:
+    return CiglError(
+        f"the dense gradient of {layer.name} has NaN or Inf in step {step}, so its topology can't be updated; "
+        "nothing was changed. Look for a diverging loss (lower the learning rate, clip gradients)."
+    )

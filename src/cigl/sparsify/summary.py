@@ -1,0 +1,164 @@
+"""A look at the sparse network: per layer and in all, with FLOPs against dense.
+
+FLOPs are counted as in RigL's appendix H: a layer costs its active weights times the places at which they
+are used; a training step is one forward and two backward passes of that, and a step whose dense gradient
+is needed pays one dense pass more. Z shortens the training passes. Elementwise work is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from cigl.sparsify.binding import Hook
+from cigl.sparsify.layer import Layer
+from cigl.sparsify.methods import Method
+from cigl.sparsify.schedule import Timetable
+
+if TYPE_CHECKING:
+    from cigl.sparsify.sparsifier import Sparsifier
+
+
+class CallCounter:
+    """At how many places each layer's weights are used, from the first forward of the model."""
+
+    def __init__(self, model: nn.Module, layers: Sequence[Layer]):
+        self.places: dict[str, int] = {}
+        self._handles: list[Any] = []
+        for layer in layers:
+            for module in layer.selected.call_sites(model):
+                self._handles.append(module.register_forward_hook(Hook(_count(self.places, layer))))
+        self._handles.append(model.register_forward_hook(Hook(torch.compiler.disable(self._finish))))
+
+    def _finish(self, *_: Any) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+
+def _count(places: dict[str, int], layer: Layer) -> Any:
+    def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        if isinstance(module, nn.MultiheadAttention):
+            tensor, channels = output[0], module.embed_dim
+        elif isinstance(module, _ConvTransposeNd):
+            tensor, channels = inputs[0], module.in_channels
+        elif isinstance(module, (nn.Linear, _ConvNd)):
+            tensor, channels = output, layer.shape[0]
+        else:  # an embedding does no multiplications, and of other modules we know nothing
+            return
+        places[layer.name] = places.get(layer.name, 0) + tensor.numel() // channels
+
+    return hook
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer, or all of them together."""
+
+    layer: str
+    shape: tuple[int, ...]
+    target: float
+    density: float
+    explored: float
+    dead_rows: int
+    dead_columns: int
+    inference_flops: float | None  # against dense
+    training_flops: float | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Rows per layer and ``total``; ``str()`` gives a table."""
+
+    title: str
+    rows: tuple[Row, ...]
+    total: Row
+
+    def __str__(self) -> str:
+        head = ("layer", "shape", "target", "density", "explored", "dead rows", "cols", "FLOPs: infer", "train")
+        lines = [head, *(_cells(row) for row in (*self.rows, self.total))]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+        text = [
+            "  ".join(_pad(cell, w, i < 2) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
+            for line in lines
+        ]
+        rule = "-" * len(text[0])
+        return "\n".join([self.title, text[0], rule, *text[1:-1], rule, text[-1]])
+
+
+def _pad(cell: str, width: int, left: bool) -> str:
+    return cell.ljust(width) if left else cell.rjust(width)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.layer, "x".join(map(str, row.shape)), f"{row.target:.4f}", f"{row.density:.4f}", f"{row.explored:.4f}",
+        str(row.dead_rows), str(row.dead_columns), _times(row.inference_flops), _times(row.training_flops),
+    )  # fmt: skip
+
+
+def _times(value: float | None) -> str:
+    return "no forward yet" if value is None else f"{value:.4f}x"
+
+
+def summarize(sparse: Sparsifier) -> Summary:
+    places = sparse.calls.places
+    counted = bool(places)
+    rows, dense, infer, train = [], 0.0, 0.0, 0.0
+    parts = segments(sparse.method, sparse.table)
+    for layer in sparse.layers:
+        density = int(layer.mask.sum()) / layer.size
+        training = training_flops(layer, sparse.method, sparse.table, parts)
+        fan_in, fan_out = layer.selected.fans(layer.mask)
+        rows.append(
+            Row(
+                layer.name, tuple(layer.shape), layer.target / layer.size, density,
+                int(layer.explored.sum()) / layer.size, int((fan_in == 0).sum()), int((fan_out == 0).sum()),
+                density, training,
+            )
+        )  # fmt: skip
+        cost = places.get(layer.name, 0) * layer.size
+        dense, infer, train = dense + cost, infer + cost * density, train + cost * training
+    size = sum(layer.size for layer in sparse.layers)
+    total = Row(
+        "total", (size,), sum(layer.target for layer in sparse.layers) / size, sparse.density, sparse.explored,
+        sum(r.dead_rows for r in rows), sum(r.dead_columns for r in rows),
+        infer / dense if counted else None, train / dense if counted else None,
+    )  # fmt: skip
+    title = f"{sparse.method.name}: step {sparse.step} of {sparse.table.steps}"
+    return Summary(title, tuple(rows), total)
+
+
+Segment = tuple[int, int, int]  # steps, how many of them need the dense gradient, the last step
+
+
+def segments(method: Method, table: Timetable) -> list[Segment]:
+    """Training cut at the topology rounds."""
+    parts, before = [], 0
+    for end in dict.fromkeys([*table.update_steps, table.steps]):
+        dense = sum(method.wants_gradient(table, t) for t in range(before + 1, end + 1))
+        parts.append((end - before, dense, end))
+        before = end
+    return parts
+
+
+def training_flops(layer: Layer, method: Method, table: Timetable, parts: list[Segment]) -> float:
+    """Of the whole training, against dense: 3 f_S per step, 2 f_S + f_D where the dense gradient is needed."""
+    active = layer.size if method.starts_dense else layer.target
+    cost = 0.0
+    for steps, dense_steps, end in parts:
+        density = active / layer.size * (1 - (method.random_mask or 0.0))
+        cost += steps * 3 * density + dense_steps * (1 - density)
+        if table.updates(end):
+            active = sum(method.budget(layer, active, table, end))
+    return cost / (3 * table.steps)

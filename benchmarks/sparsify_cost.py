@@ -88,7 +88,7 @@ def main() -> None:
                 f"{name:<10} {sparsity:>8} {bare:>10.3f} {ms['rigl'] / bare:>10.2f} {ms['cigl'] / bare:>10.2f} "
                 f"{(ms['update'] - ms['cigl']) / bare:>8.2f}"
             )
-    print(f"topology update of 25 million weights at 95 %: {large_update():.3f} s (the slowest of 3)")
+    print(f"topology update of 25 million weights at 95 %: {large_update():.3f} s (the slowest of 5)")
 
 
 def large_update() -> float:
@@ -96,11 +96,13 @@ def large_update() -> float:
         return nn.Sequential(*(nn.Linear(2236, 2236, bias=False) for _ in range(5)))
 
     plain, update = Sparse(network, "cigl", 0.95, 10**5), Sparse(network, "cigl", 0.95, 1)
-    worst = 0.0
-    for _ in range(3):
-        plain.prepare(), update.prepare()
-        worst = max(worst, timed(update) - timed(plain))
-    return worst
+    times = []
+    for _ in range(6):
+        plain.prepare()
+        without = timed(plain)
+        update.prepare()
+        times.append(timed(update) - without)
+    return max(times[1:])  # the first step also makes the optimizer's state
 
 
 if __name__ == "__main__":

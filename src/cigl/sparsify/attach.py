@@ -14,7 +14,7 @@ from cigl.errors import CiglError, CiglWarning, unknown
 from cigl.sparsify import topology
 from cigl.sparsify.binding import is_attached, unwrap
 from cigl.sparsify.distribution import allocate
-from cigl.sparsify.layer import Layer, as_scores, write
+from cigl.sparsify.layer import Layer, as_scores, put
 from cigl.sparsify.methods import Method, changed
 from cigl.sparsify.methods import method as from_catalogue
 from cigl.sparsify.schedule import Decay, Timetable
@@ -172,13 +172,11 @@ def _check_not_sparse(layer: Layer, initial: str) -> None:
 
 
 def _initial_mask(layer: Layer, method: Method, initial: str) -> Tensor:
-    shape = layer.selected.parameter.shape
     if method.starts_dense:
-        return torch.ones(shape, dtype=torch.bool)
-    mask = torch.zeros(shape, dtype=torch.bool)
-    layer.mask = mask  # gives uniform() the layer's shape
+        return torch.ones(layer.shape, dtype=torch.bool)
+    mask = torch.zeros(layer.shape, dtype=torch.bool)
     score = layer.weight.abs() if initial == "magnitude" else layer.uniform("initial", 0)
-    write(mask, torch.from_numpy(topology.largest(as_scores(score), layer.target)), 1)
+    put(mask, torch.from_numpy(topology.largest(as_scores(score), layer.target)), 1)
     return mask
 
 

@@ -97,6 +97,7 @@ class Binding:
                 hook = Hook(_true_weights(layer, owner.attribute))
                 self._add(owner.module.register_state_dict_post_hook(hook))
             self._add(_on_gradient(layer, listener))
+            self._add(TrueCopies(layer))
         for module in parts.values():
             if module is not model:
                 self._add(module.register_forward_pre_hook(Hook(self._enter_part), prepend=True))
@@ -161,7 +162,7 @@ def _true_weights(layer: Layer, attribute: str) -> Callable[..., None]:
 
 
 def _on_gradient(layer: Layer, listener: Listener) -> Any:
-    parameter = layer.selected.parameter
+    parameter = layer.parameter
     trainable = parameter.requires_grad
     parameter.requires_grad_(True)  # a frozen weight can't take the hook, but may be unfrozen later
     handle = parameter.register_post_accumulate_grad_hook(lambda _: listener.gradient(layer))
@@ -169,30 +170,31 @@ def _on_gradient(layer: Layer, listener: Listener) -> Any:
     return handle
 
 
-class Disguise:
-    """While Z is in force, deep copies and pickles of the parameter are made of M*W."""
+class TrueCopies:
+    """Deep copies and pickles of the parameter are made of M*W, also while Z is in force."""
 
     def __init__(self, layer: Layer):
-        self.layer = layer
+        self._layer = layer
+        layer.parameter.__deepcopy__ = self._copy  # type: ignore[method-assign]
+        layer.parameter.__reduce_ex__ = self._reduce  # type: ignore[method-assign]
 
-    def put_on(self) -> None:
-        parameter = self.layer.selected.parameter
-        parameter.__deepcopy__ = self._copy  # type: ignore[method-assign]
-        parameter.__reduce_ex__ = self._reduce  # type: ignore[method-assign]
-
-    def take_off(self) -> None:
+    def remove(self) -> None:
         for attribute in ("__deepcopy__", "__reduce_ex__"):
-            self.layer.selected.parameter.__dict__.pop(attribute, None)
-
-    def _plain(self) -> nn.Parameter:
-        return nn.Parameter(self.layer.true_weight(), self.layer.selected.parameter.requires_grad)
+            self._layer.parameter.__dict__.pop(attribute, None)
 
     def _copy(self, memo: dict[int, Any]) -> nn.Parameter:
-        plain: nn.Parameter = memo.setdefault(id(self.layer.selected.parameter), self._plain())
-        return plain
+        parameter = self._layer.parameter
+        if id(parameter) not in memo:
+            memo[id(parameter)] = nn.Parameter(self._layer.true_weight(), parameter.requires_grad)
+        copied: nn.Parameter = memo[id(parameter)]
+        return copied
 
     def _reduce(self, protocol: Any) -> Any:
-        return self._plain().__reduce_ex__(protocol)
+        parameter = self._layer.parameter
+        plain = nn.Parameter(self._layer.true_weight(), parameter.requires_grad)
+        mine = ("__deepcopy__", "__reduce_ex__")
+        plain.__dict__.update({name: value for name, value in parameter.__dict__.items() if name not in mine})
+        return plain.__reduce_ex__(protocol)
 
 
 def active_ddp() -> DistributedDataParallel | None:

@@ -31,7 +31,7 @@ def save(sparse: Sparsifier) -> dict[str, Any]:
         "method": sparse.method.describe(),
         "layers": {
             layer.name: {
-                "mask": layer.mask.clone(),
+                "mask": layer.mask,
                 "explored": layer.explored.clone(),
                 "memory": {name: value.clone() for name, value in layer.memory.items()},
                 "fingerprint": fingerprint(layer),
@@ -55,7 +55,7 @@ def load(sparse: Sparsifier, state: Mapping[str, Any]) -> dict[str, int]:
     for layer in sparse.layers:
         part = state["layers"][layer.name]
         layer.set_mask(part["mask"], part["explored"])
-        layer.memory = {name: value.to(layer.mask.device, copy=True) for name, value in part["memory"].items()}
+        layer.memory = {name: value.to(layer.bits.device, copy=True) for name, value in part["memory"].items()}
     if sparse.collection is not None:
         sparse.collection.load_state_dict(state["collection"])
     sparse.step = int(state["step"])

@@ -15,7 +15,7 @@ from cigl.sparsify import random_mask
 from cigl.sparsify.averaging import Mean, Snapshots
 from cigl.sparsify.batch_norm import Forward, reestimate_batch_norm, running_norms
 from cigl.sparsify.binding import remove_hooks
-from cigl.sparsify.layer import as_scores, keep_only, write
+from cigl.sparsify.layer import as_scores, keep_only, put
 from cigl.sparsify.topology import largest
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def members(sparse: Sparsifier, n: int | None) -> list[nn.Module]:
         values = {}
         for layer, off in zip(sparse.layers, sparse.draw("members", number), strict=True):
             values[layer.name] = layer.true_weight()
-            write(values[layer.name], off, 0)
+            put(values[layer.name], off, 0)
         models.append(_plain_copy(sparse, values))
     return models
 
@@ -111,10 +111,9 @@ def _cut_back(sparse: Sparsifier, mean: Mapping[str, Tensor]) -> dict[str, Tenso
     values = dict(mean)
     for layer in sparse.layers:
         value = values[layer.name].clone()
-        chosen = torch.from_numpy(largest(as_scores(value.abs()), layer.target)).to(value.device)
-        mask = torch.zeros_like(value, dtype=torch.bool)
-        write(mask, chosen, 1)
-        keep_only(value, mask)
+        bits = torch.zeros_like(value, dtype=torch.int8)
+        put(bits, torch.from_numpy(largest(as_scores(value.abs()), layer.target)).to(value.device), -1)
+        keep_only(value, bits)
         values[layer.name] = value
     return values
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from cigl.errors import CiglError, unknown
 from cigl.sparsify.averaging import Collection, Mean, Snapshots
-from cigl.sparsify.layer import Layer
+from cigl.sparsify.layer import Layer, read
 from cigl.sparsify.schedule import CycleTimetable, Decay, Timetable, constant, cosine
 
 
@@ -73,12 +73,12 @@ class Method:
 
     # Which
 
-    def keep_score(self, layer: Layer, step: int) -> Tensor:
-        """The largest are kept. W here is the raw weight, never a zero that Z put there."""
-        return layer.weight.abs()
+    def keep_score(self, layer: Layer, active: Tensor, step: int) -> Tensor:
+        """One per active position; the largest are kept. W is the raw weight, never a zero that Z put there."""
+        return read(layer.weight, active).abs()
 
     def grow_score(self, layer: Layer, step: int) -> Tensor | None:
-        """The largest outside the kept weights are grown; None grows nothing."""
+        """A new tensor of the layer's shape; the largest outside the kept weights are grown. None: no round."""
         return None
 
     def observe(self, layer: Layer, table: Timetable, step: int) -> None:

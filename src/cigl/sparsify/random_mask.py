@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +23,19 @@ LARGEST = 1 << 32  # positions are 32-bit
 
 def key(seed: int, stream: str, step: int, name: str) -> int:
     """64 bits from everything but the position (SplitMix64 over the four)."""
-    state = 0
-    for part in (seed, zlib.crc32(stream.encode()), step, zlib.crc32(name.encode())):
-        state = (state ^ part & _MASK64) + 0x9E3779B97F4A7C15 & _MASK64
-        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _MASK64
-        state = (state ^ state >> 27) * 0x94D049BB133111EB & _MASK64
-        state ^= state >> 31
-    return state
+    return _absorb(_prefix(seed, stream, name), step)
+
+
+@lru_cache(maxsize=4096)
+def _prefix(seed: int, stream: str, name: str) -> int:
+    return _absorb(_absorb(_absorb(0, seed), zlib.crc32(stream.encode())), zlib.crc32(name.encode()))
+
+
+def _absorb(state: int, part: int) -> int:
+    state = (state ^ part & _MASK64) + 0x9E3779B97F4A7C15 & _MASK64
+    state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _MASK64
+    state = (state ^ state >> 27) * 0x94D049BB133111EB & _MASK64
+    return state ^ state >> 31
 
 
 def _mix(positions: Positions, spans: Sequence[tuple[int, int, int]]) -> Positions:
@@ -69,11 +76,12 @@ class Draw:
         """The active positions of each layer."""
         return dict(zip(self.names, np.split(self.positions, self.bounds[1:-1]), strict=True))
 
-    def off(self, share: float, seed: int, stream: str, step: int) -> list[npt.NDArray[np.int64]]:
-        """For each layer, the positions that Z switches off, in order."""
+    def off(self, share: float, seed: int, stream: str, step: int) -> tuple[npt.NDArray[np.int64], list[int]]:
+        """The positions that Z switches off, in order, layer after layer, and how many in each layer."""
         spans = [
-            (self.bounds[i], self.bounds[i + 1], key(seed, stream, step, name)) for i, name in enumerate(self.names)
+            (start, end, key(seed, stream, step, name))
+            for start, end, name in zip(self.bounds, self.bounds[1:], self.names, strict=False)
         ]
         ranks = np.flatnonzero(_mix(self.positions, spans) < np.uint32(share * LARGEST))
-        off = self.positions[ranks].astype(np.int64)
-        return np.split(off, np.searchsorted(ranks, self.bounds[1:-1]))
+        counts = np.diff(np.searchsorted(ranks, self.bounds)).tolist()
+        return self.positions[ranks].astype(np.int64), counts

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -21,8 +20,8 @@ from torch.optim import SGD, Adam, AdamW, NAdam, Optimizer, RAdam, RMSprop
 from cigl.errors import CiglError, CiglWarning
 from cigl.sparsify import checkpoint, finish, topology
 from cigl.sparsify.batch_norm import Forward
-from cigl.sparsify.binding import Binding, Disguise, active_ddp, mean_over_processes
-from cigl.sparsify.layer import Layer, as_scores, is_finite, write
+from cigl.sparsify.binding import Binding, active_ddp, mean_over_processes
+from cigl.sparsify.layer import Layer, as_scores, is_finite, put
 from cigl.sparsify.methods import Method
 from cigl.sparsify.random_mask import Draw, Positions
 from cigl.sparsify.schedule import CycleTimetable, Timetable
@@ -61,9 +60,9 @@ class Sparsifier:
         self._in_step = False
         self._gradients = False  # arrived in this step
         self._reduced = False  # ... and were averaged over the processes
+        self._overflow: Layer | None = None  # has NaN or Inf in a dense gradient that is needed
         self._draw: Draw | None = None
         self._ddp: DistributedDataParallel | None = None
-        self._disguises = [Disguise(layer) for layer in layers]
         self._expected: dict[str, int] | None = None  # fingerprints of the weights of a loaded state
         self._check_zeros = False
         self._elementwise = type(optimizer) in _ELEMENTWISE
@@ -82,12 +81,7 @@ class Sparsifier:
         """Z, False where a weight is switched off, while it is in force; else None."""
         if not self.in_force or not self.share:
             return None
-        masks = {}
-        for layer in self.layers:
-            masks[layer.name] = torch.ones_like(layer.mask)
-            if layer.off is not None:
-                write(masks[layer.name], layer.off, 0)
-        return masks
+        return {layer.name: layer.random_mask for layer in self.layers}
 
     @property
     def density(self) -> float:
@@ -183,6 +177,8 @@ class Sparsifier:
             )
         self._awaiting = False
         self._gradients, self._reduced = True, False
+        if self._overflow is layer:
+            self._overflow = None
         finite = True
         if self.method.wants_gradient(self.table, self.step + 1):
             finite = layer.keep_gradient()
@@ -190,15 +186,14 @@ class Sparsifier:
         if not finite:
             if self._in_step:  # optimizer.step(closure): no later moment to refuse
                 raise _not_finite(layer, self.step + 1)
+            self._overflow = layer
             layer.spoil_gradient()
 
     def before_step(self) -> None:
-        self._in_step = True
         self._reduce_gradients()
-        for layer in self.layers:
-            if layer.gradient is not None and not is_finite(layer.gradient):
-                self._in_step = False
-                raise _not_finite(layer, self.step + 1)
+        if self._overflow is not None:
+            raise _not_finite(self._overflow, self.step + 1)
+        self._in_step = True
 
     def after_step(self) -> None:
         self._in_step = False
@@ -243,24 +238,26 @@ class Sparsifier:
         self.in_force = True
         if not self.share:
             return
-        for layer, off, disguise in zip(self.layers, self.draw("z", self.step + 1), self._disguises, strict=True):
+        for layer, off in zip(self.layers, self.draw("z", self.step + 1), strict=True):
             layer.switch_off(off, self.optimizer)
-            disguise.put_on()
 
     def draw(self, stream: str, number: int) -> list[Tensor]:
         """The positions that a Z switches off in each layer."""
         if self._draw is None:
             self._draw = Draw({layer.name: layer.active() for layer in self.layers})
-        parts = self._draw.off(self.share, self.seed, stream, number)
-        return [torch.from_numpy(off).to(layer.mask.device) for layer, off in zip(self.layers, parts, strict=True)]
+        off, counts = self._draw.off(self.share, self.seed, stream, number)
+        parts = torch.from_numpy(off).split(counts)
+        if all(layer.bits.is_cpu for layer in self.layers):
+            return list(parts)
+        return [part.to(layer.bits.device) for layer, part in zip(self.layers, parts, strict=True)]
 
     def _end_of_z(self) -> None:
-        for layer, disguise in zip(self.layers, self._disguises, strict=True):
+        for layer in self.layers:
             layer.forget_off()
             layer.gradient = None
-            disguise.take_off()
         self.in_force = self._suspended = self._awaiting = self._interrupted = False
         self._gradients = self._reduced = False
+        self._overflow = None
 
     def _reduce_gradients(self) -> None:
         """Under DDP, each process has kept its own gradient. A layer that one of them didn't use counts 0."""
@@ -270,6 +267,8 @@ class Sparsifier:
             if layer.gradient is None:
                 layer.gradient = torch.zeros_like(layer.weight)
             mean_over_processes(layer.gradient, self._ddp)
+            if not is_finite(layer.gradient):
+                self._overflow = layer
         self._reduced = True
 
     def _snapshot(self, off: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
@@ -282,7 +281,7 @@ class Sparsifier:
             if expectation:
                 weight *= 1 - self.share
             elif switched is not None:
-                write(weight, switched, 0)
+                put(weight, switched, 0)
             values[layer.name] = weight
         if self.method.keep_snapshots:
             values |= dict(self.model.named_buffers())
@@ -294,7 +293,7 @@ class Sparsifier:
             return
         active = self._active()
         for layer in self.layers:
-            layer.rescale_gradient(torch.from_numpy(active[layer.name].astype(np.int64)).to(layer.mask.device))
+            layer.rescale_gradient(active[layer.name])
             self.method.observe(layer, self.table, self.step)
         if updates:
             self._round(active)
@@ -312,7 +311,7 @@ class Sparsifier:
             grow_score = self.method.grow_score(layer, self.step) if grow else None
             if grow and grow_score is None:  # no gradient reached this layer in this step
                 continue
-            keep_scores = as_scores(self.method.keep_score(layer, self.step))[old]
+            keep_scores = as_scores(self.method.keep_score(layer, layer.positions(old), self.step))
             grow_scores = None if grow_score is None else as_scores(grow_score)
             changes[layer.name] = topology.change(old, keep_scores, grow_scores, keep, grow)
         for layer in self.layers:

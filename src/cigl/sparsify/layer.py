@@ -126,13 +126,17 @@ class Layer:
         write(weight, off, self._zeros)
 
     def suspend(self) -> None:
-        """M*W for an eval forward, while Z stays in force."""
+        """M*W for an eval forward, while Z stays in force.
+
+        Written through ``.data``, unseen by autograd: after ``resume`` an earlier graph is as good as before,
+        and a backward without it is refused by the sparsifier, in plainer words than autograd's.
+        """
         if self.off is not None and self._saved is not None:
-            write(self.weight, self.off, self._saved)
+            write(self.parameter.data, self.off, self._saved)
 
     def resume(self) -> None:
         if self.off is not None and self._zeros is not None:
-            write(self.weight, self.off, self._zeros)
+            write(self.parameter.data, self.off, self._zeros)
 
     def switch_on(self, optimizer: Optimizer) -> None:
         """End of the step: what Z had switched off is as it was, weights and optimizer state."""

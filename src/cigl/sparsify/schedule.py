@@ -113,7 +113,7 @@ class CycleTimetable(Timetable):
     @property
     def update_steps(self) -> list[int]:
         early = [t for t in super().update_steps if t < self.first_cycle]
-        return early + list(range(self.first_cycle, self.steps, self.cycle))
+        return early + [t for t in range(self.first_cycle, self.steps, self.cycle) if t > 0]
 
     def fraction(self, step: int) -> float:
         return self.cycle_drop if step >= self.first_cycle else super().fraction(step)

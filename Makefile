@@ -1,0 +1,35 @@
+# Everything on a fresh machine with Python and make: `make demo`, `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: demo test test-slow bench format clean
+
+# One environment for everything; torch comes pinned through the constraints file.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
+	touch $@
+
+demo: $(INSTALLED)  ## train RigL and CigL on an embedded dataset and show the result
+	$(BIN)/python examples/demo.py
+
+test: $(INSTALLED)  ## lint, types and tests: at most 10 minutes on 2 cores
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2
+
+test-slow: $(INSTALLED)  ## the tests that take minutes each
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m slow
+
+bench: $(INSTALLED)  ## what sparse training costs, in ratios
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/sparsify_cost.py
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info

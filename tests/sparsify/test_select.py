@@ -1,0 +1,102 @@
+import pytest
+import torch
+from torch import nn
+
+from cigl import CiglError
+from cigl.sparsify.select import select
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(20, 8)
+        self.inner = nn.Linear(8, 8)
+        self.again = nn.Linear(8, 8)
+        self.again.weight = self.inner.weight
+        self.head = nn.Linear(8, 20, bias=False)
+        self.head.weight = self.embed.weight
+
+
+def names(model, layers=None):
+    return [selected.name for selected in select(model, layers)]
+
+
+def test_linear_convolution_and_attention_weights_are_taken():
+    model = nn.ModuleDict({
+        "linear": nn.Linear(4, 4), "conv1": nn.Conv1d(4, 4, 3), "conv3": nn.Conv3d(4, 4, 3),
+        "up": nn.ConvTranspose2d(4, 4, 3), "norm": nn.LayerNorm(4), "bn": nn.BatchNorm2d(4),
+        "attention": nn.MultiheadAttention(8, 2), "separate": nn.MultiheadAttention(8, 2, kdim=4, vdim=4),
+        "embed": nn.Embedding(5, 4), "rnn": nn.LSTM(4, 4),
+    })  # fmt: skip
+    assert set(names(model)) == {
+        "linear.weight", "conv1.weight", "conv3.weight", "up.weight", "attention.in_proj_weight",
+        "attention.out_proj.weight", "separate.q_proj_weight", "separate.k_proj_weight", "separate.v_proj_weight",
+        "separate.out_proj.weight",
+    }  # fmt: skip
+
+
+def test_tied_weights_are_one_and_those_of_an_embedding_are_left_out():
+    model = Tied()
+    chosen = select(model)
+    assert [s.name for s in chosen] == ["inner.weight"]
+    assert [o.module for o in chosen[0].owners] == [model.inner, model.again]
+    assert names(model, {"embed": 0.5}) == ["embed.weight", "inner.weight"]
+
+
+def test_frozen_weights_are_taken_only_when_asked_for():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[0].weight.requires_grad_(False)
+    assert names(model) == ["1.weight"]
+    assert names(model, {"0.weight": 0.5}) == ["0.weight", "1.weight"]
+
+
+def test_globs_match_parameters_and_modules_and_the_last_one_counts():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    assert names(model, {"0": False, "2.*": False}) == ["1.weight"]
+    assert names(model, {"*": False, "1": 0.5}) == ["1.weight"]
+    assert [s.density for s in select(model, {"1": 0.5})] == [None, 0.5, None]
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ({"conv*": False}, r"layers\['conv\*'\] matches no weight; the model has 0.weight"),
+        ({"0.bias": 0.5}, "matches no weight"),
+        ({"0": 1.5}, "give False or a density above 0 and up to 1"),
+        ({"0": True}, "give False or a density"),
+        ({"0": 0.0}, "give False or a density"),
+        ({"*": False}, "nothing to make sparse"),
+    ],
+)
+def test_bad_choices(layers, message):
+    with pytest.raises(CiglError, match=message):
+        select(nn.Sequential(nn.Linear(4, 4)), layers)
+
+
+def test_models_that_cannot_be_sparse():
+    with pytest.raises(CiglError, match="nothing to make sparse"):
+        select(nn.BatchNorm1d(3))
+    with pytest.raises(CiglError, match="run one batch through the model"):
+        select(nn.LazyLinear(3))
+    with pytest.raises(CiglError, match="sparse=False"):
+        select(nn.Sequential(nn.Embedding(5, 4, sparse=True), nn.Linear(4, 4)), {"0": 0.5})
+    overlapping = nn.Linear(4, 4)
+    overlapping.weight = nn.Parameter(torch.ones(1, 4).expand(4, 4))
+    with pytest.raises(CiglError, match="overlaps itself"):
+        select(overlapping)
+
+
+def test_fans_by_hand():
+    conv = nn.Conv2d(4, 6, 3, groups=2)  # weight (6, 2, 3, 3)
+    mask = torch.zeros(6, 2, 3, 3, dtype=torch.bool)
+    mask[0, 1] = True  # group 0: output 0 uses input 1 with 9 weights
+    mask[5, 0, 0, 0] = True  # group 1: output 5 uses input 2
+    fan_in, fan_out = select(conv)[0].fans(mask)
+    assert fan_in.tolist() == [9, 0, 0, 0, 0, 1]
+    assert fan_out.tolist() == [0, 9, 1, 0]
+    up = nn.ConvTranspose2d(4, 6, 3, groups=2)  # weight (4, 3, 3, 3)
+    mask = torch.zeros(4, 3, 3, 3, dtype=torch.bool)
+    mask[2, 1, 0, :2] = True  # group 1: input 2, output 3 + 1
+    fan_in, fan_out = select(up)[0].fans(mask)
+    assert fan_in.tolist() == [0, 0, 0, 0, 2, 0]
+    assert fan_out.tolist() == [0, 0, 2, 0]

@@ -66,7 +66,11 @@ def test_layers_drawn_together_equal_layers_drawn_alone():
 def test_fixed_values():
     """Checkpoints written by one version must go on alike in the next: these numbers may never change."""
     assert key(0, "z", 1, "fc.weight") == 0x99EFCF43EAAF461
-    assert uniform(3, 0, "grow", 5, "fc.weight").tolist() == [0.5342487096786499, 0.36849021911621094, 0.012821674346923828]
+    assert uniform(3, 0, "grow", 5, "fc.weight").tolist() == [
+        0.5342487096786499,
+        0.36849021911621094,
+        0.012821674346923828,
+    ]
     assert Draw({"w": np.arange(40, dtype=np.uint32)}).off(0.1, 0, "z", 1)[0].tolist() == [9, 25]
 
 

@@ -9,6 +9,7 @@ Nothing of it survives in copies: a deep copy or a pickle of the model holds ine
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
@@ -165,7 +166,15 @@ def _on_gradient(layer: Layer, listener: Listener) -> Any:
     parameter = layer.parameter
     trainable = parameter.requires_grad
     parameter.requires_grad_(True)  # a frozen weight can't take the hook, but may be unfrozen later
-    handle = parameter.register_post_accumulate_grad_hook(lambda _: listener.gradient(layer))
+    # Weak, because a tensor's hooks are out of the garbage collector's sight: a cycle would live for ever.
+    weak_layer, weak_listener = weakref.ref(layer), weakref.ref(listener)
+
+    def hook(_: Tensor) -> None:
+        layer, listener = weak_layer(), weak_listener()
+        if layer is not None and listener is not None:
+            listener.gradient(layer)
+
+    handle = parameter.register_post_accumulate_grad_hook(hook)
     parameter.requires_grad_(trainable)
     return handle
 

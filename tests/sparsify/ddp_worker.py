@@ -1,0 +1,49 @@
+"""One of two processes of test_binding.py: half of each batch, gloo, DistributedDataParallel."""
+
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from loops import assert_zero_outside, attach, batch, mlp, sgd
+from torch.nn.parallel import DistributedDataParallel
+
+import cigl
+
+order, rank, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+torch.set_num_threads(1)
+store = dist.FileStore(f"{folder}/store", 2)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
+torch.manual_seed(0)
+model = mlp()
+if order == "before":
+    optimizer = sgd(model, momentum=0.9)
+    sparse = attach(model, optimizer, "cigl", random_mask=0.3)
+    ddp = DistributedDataParallel(model)
+else:
+    ddp = DistributedDataParallel(model)
+    optimizer = sgd(model, momentum=0.9)
+    sparse = attach(ddp, optimizer, "cigl", random_mask=0.3)
+for number in range(1, 11):
+    x, y = batch(number)
+    loss = F.cross_entropy(ddp(x.chunk(2)[rank]), y.chunk(2)[rank])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    assert_zero_outside(sparse)
+saved = {"masks": sparse.masks, "model": {k: v.clone() for k, v in model.state_dict().items()}}
+
+# Processes whose masks differ are told so.
+torch.manual_seed(0)
+other = mlp()
+optimizer = sgd(other)
+attach(other, optimizer, "cigl", seed=rank)
+ddp = DistributedDataParallel(other)
+try:
+    ddp(batch(1)[0])
+    saved["refused"] = False
+except cigl.CiglError as error:
+    saved["refused"] = "different masks" in str(error)
+torch.save(saved, f"{folder}/{rank}.pt")
+dist.destroy_process_group()

@@ -47,7 +47,7 @@ def reestimate_batch_norm(model: nn.Module, loader: Iterable[Any], forward: Forw
             norm.reset_running_stats()
             norm.momentum = None  # a cumulative mean instead of a moving one
             norm.train()
-        used = sum(_one_batch(model, batch, forward or default_forward) for batch in loader)
+        used = sum(_one_batch(model, batch, forward or default_forward, norms) for batch in loader)
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
@@ -60,11 +60,15 @@ def reestimate_batch_norm(model: nn.Module, loader: Iterable[Any], forward: Forw
         )
 
 
-def _one_batch(model: nn.Module, batch: Any, forward: Forward) -> int:
+def _one_batch(model: nn.Module, batch: Any, forward: Forward, norms: list[_BatchNorm]) -> int:
+    before = [[buffer.clone() for buffer in norm.buffers()] for norm in norms]
     try:
         forward(model, batch)
     except ValueError as error:
-        if "more than 1 value per channel" in str(error):  # a last batch of one image
-            return 0
-        raise
+        if "more than 1 value per channel" not in str(error):
+            raise
+        for norm, buffers in zip(norms, before, strict=True):  # a last batch of one sample: as if not seen
+            for buffer, value in zip(norm.buffers(), buffers, strict=True):
+                buffer.copy_(value)
+        return 0
     return 1

@@ -40,7 +40,7 @@ def test_sparsity_out_of_range(sparsity):
         ({"initial": "magnitud"}, "unknown initial 'magnitud': did you mean 'magnitude'"),
         ({"update_every": 0}, "update_every is 0"),
         ({"update_every": 2.5}, "update_every is 2.5"),
-        ({"drop_fraction": 1.5}, "drop_fraction starts at 1.5"),
+        ({"drop_fraction": 1.5}, r"drop_fraction is .*1.5.*: give a share from 0 to 1"),
         ({"update_until": 1.5}, r"update_until is 1.5: give a share in \[0, 1\]"),
         ({"random_mask": 1.0}, r"random_mask is 1.0: give a share in \[0, 1\)"),
         ({"average_from": 1.0}, "average_from is 1.0"),

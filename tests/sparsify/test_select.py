@@ -86,6 +86,16 @@ def test_models_that_cannot_be_sparse():
         select(overlapping)
 
 
+def test_tensors_that_are_not_plain_are_refused():
+    class Sharded(torch.Tensor):
+        pass
+
+    model = nn.Linear(4, 4)
+    model.weight = nn.Parameter(torch.ones(4, 4).as_subclass(Sharded))
+    with pytest.raises(CiglError, match="weight holds a Sharded, not a plain tensor"):
+        select(model)
+
+
 def test_fans_by_hand():
     conv = nn.Conv2d(4, 6, 3, groups=2)  # weight (6, 2, 3, 3)
     mask = torch.zeros(6, 2, 3, 3, dtype=torch.bool)

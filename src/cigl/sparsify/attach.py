@@ -8,14 +8,14 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from cigl.errors import CiglError, CiglWarning, unknown
 from cigl.sparsify import topology
 from cigl.sparsify.binding import is_attached, unwrap
 from cigl.sparsify.distribution import allocate
 from cigl.sparsify.layer import Layer, as_scores, put
-from cigl.sparsify.methods import Method, changed
+from cigl.sparsify.methods import Method, changed, is_number, is_whole
 from cigl.sparsify.methods import method as from_catalogue
 from cigl.sparsify.schedule import Decay, Timetable
 from cigl.sparsify.select import LayerChoice, select
@@ -67,6 +67,8 @@ def attach(
     >>> sparse.density
     0.1
     """
+    if not isinstance(model, nn.Module) or not isinstance(optimizer, Optimizer):
+        raise CiglError("attach takes a torch.nn.Module and a torch.optim.Optimizer, in this order.")
     model = unwrap(model)
     options = {
         "update_every": update_every,
@@ -79,42 +81,43 @@ def attach(
     if not isinstance(base, Method):
         raise CiglError(f"method is a {type(base).__name__}: give a name from cigl.methods() or a Method object.")
     chosen = changed(base, **{name: value for name, value in options.items() if value is not None})
-    _check_numbers(chosen, sparsity, epochs, steps_per_epoch, initial, rescale)
+    _check_numbers(chosen, sparsity, initial, rescale, epochs=epochs, steps_per_epoch=steps_per_epoch, seed=seed)
     table = chosen.timetable(epochs, steps_per_epoch)
     _check_times(chosen, table)
     if is_attached(model):
         raise CiglError("this model is attached already: call detach() on its sparsifier first.")
     selected = select(model, layers)
     _check_optimizer(optimizer, [(s.name, s.parameter) for s in selected])
+    if initial == "random":
+        _check_not_sparse([(s.name, s.parameter) for s in selected])
     fixed = {s.name: s.density for s in selected if s.density is not None}
     counts = allocate({s.name: s.parameter.shape for s in selected}, sparsity, distribution, fixed)
+    if not sum(counts.values()):
+        warnings.warn(f"sparsity {sparsity} leaves no weight at all in this model.", CiglWarning, stacklevel=2)
 
     # From here on the model changes.
     bound = [Layer(s, counts[s.name], seed) for s in selected]
     for layer in bound:
-        _check_not_sparse(layer, initial)
         layer.set_mask(_initial_mask(layer, chosen, initial))
         layer.memory = {name: torch.zeros_like(layer.weight, dtype=torch.float32) for name in chosen.memory}
         layer.clear_inactive(optimizer)
         if rescale:
             _rescale(layer)
     settings = {
-        "sparsity": sparsity, "epochs": epochs, "steps_per_epoch": steps_per_epoch, "distribution": distribution,
+        "sparsity": float(sparsity), "epochs": epochs, "steps_per_epoch": steps_per_epoch, "distribution": distribution,
         "layers": dict(layers or {}), "seed": seed,
     }  # fmt: skip
     return Sparsifier(model, optimizer, chosen, table, bound, settings)
 
 
-def _check_numbers(
-    method: Method, sparsity: float, epochs: int, steps_per_epoch: int, initial: str, rescale: bool
-) -> None:
-    if not 0 <= sparsity < 1:
+def _check_numbers(method: Method, sparsity: float, initial: str, rescale: bool, **whole: int) -> None:
+    if not is_number(sparsity) or not 0 <= sparsity < 1:
         raise CiglError(f"sparsity is {sparsity!r}: give the share of zeros, from 0 to below 1 (0.95 for 95 %).")
-    if method.name == "dense" and sparsity:
-        raise CiglError("method 'dense' has no zeros: pass sparsity=0, or choose another method.")
-    for name, value in (("epochs", epochs), ("steps_per_epoch", steps_per_epoch)):
-        if not isinstance(value, int) or value < 1:
-            raise CiglError(f"{name} is {value!r}: give a whole number, at least 1.")
+    if method.starts_dense and method.update_every is None and sparsity:
+        raise CiglError(f"method {method.name!r} has no zeros: pass sparsity=0, or choose another method.")
+    for name, value in whole.items():
+        if not is_whole(value) or (value < 1 and name != "seed"):
+            raise CiglError(f"{name} is {value!r}: give a whole number" + ("." if name == "seed" else ", at least 1."))
     if initial not in ("random", "magnitude"):
         raise unknown("initial", initial, ("random", "magnitude"))
     if rescale and (initial == "magnitude" or method.starts_dense):
@@ -147,6 +150,8 @@ def _check_times(method: Method, table: Timetable) -> None:
 
 
 def _check_optimizer(optimizer: Optimizer, parameters: list[tuple[str, Tensor]]) -> None:
+    if isinstance(optimizer, LBFGS):
+        raise CiglError("LBFGS moves inactive weights within a step: choose another optimizer.")
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     missing = [name for name, p in parameters if p.requires_grad and id(p) not in held]
     if len(missing) == len(parameters):
@@ -161,14 +166,16 @@ def _check_optimizer(optimizer: Optimizer, parameters: list[tuple[str, Tensor]])
         )
 
 
-def _check_not_sparse(layer: Layer, initial: str) -> None:
-    zeros = float((layer.weight == 0).float().mean())
-    if initial == "random" and 0.5 <= zeros < 1:
-        warnings.warn(
-            f"{zeros:.0%} of {layer.name} is zero already, and a new random mask will zero most of the rest: to "
-            "resume, load the weights after attaching; to start from them, use initial='magnitude'.",
-            CiglWarning, stacklevel=3,
-        )  # fmt: skip
+def _check_not_sparse(parameters: list[tuple[str, Tensor]]) -> None:
+    for name, parameter in parameters:
+        zeros = float((parameter == 0).float().mean())
+        if 0.5 <= zeros < 1:
+            warnings.warn(
+                f"{zeros:.0%} of {name} is zero already, and a new random mask will zero most of the rest: to "
+                "resume, load the weights after attaching; to start from them, use initial='magnitude'.",
+                CiglWarning, stacklevel=3,
+            )  # fmt: skip
+            return
 
 
 def _initial_mask(layer: Layer, method: Method, initial: str) -> Tensor:

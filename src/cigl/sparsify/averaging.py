@@ -47,7 +47,8 @@ class Mean:
         return {name: square / self.count for name, square in self.squares.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"count": self.count, "mean": dict(self.mean), "squares": dict(self.squares)}
+        mean, squares = ({name: value.clone() for name, value in part.items()} for part in (self.mean, self.squares))
+        return {"count": self.count, "mean": mean, "squares": squares}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.count = int(state["count"])

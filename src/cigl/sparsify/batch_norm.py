@@ -41,18 +41,25 @@ def reestimate_batch_norm(model: nn.Module, loader: Iterable[Any], forward: Forw
         return
     modes = {module: module.training for module in model.modules()}
     momenta = [norm.momentum for norm in norms]
+    old = _statistics(norms)
+    used = 0
     model.eval()
     try:
         for norm in norms:
             norm.reset_running_stats()
             norm.momentum = None  # a cumulative mean instead of a moving one
             norm.train()
-        used = sum(_one_batch(model, batch, forward or default_forward, norms) for batch in loader)
+        done = 0
+        for batch in loader:
+            done += _one_batch(model, batch, forward or default_forward, norms)
+        used = done
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
         for module, mode in modes.items():
             module.training = mode
+        if not used:
+            _restore(norms, old)
     if not used:
         raise CiglError(
             "the loader yielded no batch that batch norm can be estimated from: pass a loader over training "
@@ -61,14 +68,22 @@ def reestimate_batch_norm(model: nn.Module, loader: Iterable[Any], forward: Forw
 
 
 def _one_batch(model: nn.Module, batch: Any, forward: Forward, norms: list[_BatchNorm]) -> int:
-    before = [[buffer.clone() for buffer in norm.buffers()] for norm in norms]
+    before = _statistics(norms)
     try:
         forward(model, batch)
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise
-        for norm, buffers in zip(norms, before, strict=True):  # a last batch of one sample: as if not seen
-            for buffer, value in zip(norm.buffers(), buffers, strict=True):
-                buffer.copy_(value)
+        _restore(norms, before)  # a last batch of one sample: as if not seen
         return 0
     return 1
+
+
+def _statistics(norms: list[_BatchNorm]) -> list[list[Tensor]]:
+    return [[buffer.clone() for buffer in norm.buffers()] for norm in norms]
+
+
+def _restore(norms: list[_BatchNorm], statistics: list[list[Tensor]]) -> None:
+    for norm, values in zip(norms, statistics, strict=True):
+        for buffer, value in zip(norm.buffers(), values, strict=True):
+            buffer.copy_(value)

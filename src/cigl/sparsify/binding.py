@@ -1,7 +1,8 @@
 """The hooks: how a user's unchanged loop tells the sparsifier what is happening.
 
     model(x)           -> forward(training)   once per call, from the root or from whichever part is called
-    loss.backward()    -> gradient(layer)     when a selected parameter's gradient is complete
+    loss.backward()    -> incoming(layer, g)  a micro-batch's dense gradient, where it is wanted
+                       -> gradient(layer)     when a selected parameter's p.grad is complete
     optimizer.step()   -> before_step(), after_step()   not for steps that a GradScaler skips
 
 Nothing of it survives in copies: a deep copy or a pickle of the model holds inert hooks.
@@ -23,21 +24,29 @@ from cigl.sparsify.layer import Layer
 
 
 class Listener(Protocol):
+    wants_incoming: bool
+
     def forward(self, training: bool) -> None: ...
+    def incoming(self, layer: Layer, gradient: Tensor) -> None: ...
     def gradient(self, layer: Layer) -> None: ...
     def before_step(self) -> None: ...
     def after_step(self) -> None: ...
-    def weights_loaded(self) -> None: ...
+    def before_load(self) -> None: ...
+    def after_load(self) -> None: ...
 
 
 class Hook:
-    """A hook on a module that belongs to one live sparsifier; its copies do nothing."""
+    """A hook on a module that belongs to one live sparsifier; its copies do nothing.
+
+    In a compiled graph it is traced away (``torch.compile`` calls the root's hooks outside the graph).
+    """
 
     def __init__(self, function: Callable[..., Any] | None = None):
         self.function = function
 
-    def __call__(self, *args: Any) -> Any:
-        return None if self.function is None else self.function(*args)
+    def __call__(self, *args: Any) -> None:
+        if self.function is not None and not torch.compiler.is_compiling():
+            self.function(*args)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Hook:
         return Hook()
@@ -46,7 +55,22 @@ class Hook:
         return Hook, ()
 
 
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_state_dict_hooks", "_load_state_dict_post_hooks")
+class OpaqueHook(Hook):
+    """The root's: never traced, so that it acts also when the root's whole call is compiled."""
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def __call__(self, *args: Any) -> None:
+        if self.function is not None:
+            self.function(*args)
+
+
+_HOOKS = (
+    "_forward_pre_hooks",
+    "_forward_hooks",
+    "_state_dict_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
 
 
 def remove_hooks(model: nn.Module) -> None:
@@ -54,9 +78,9 @@ def remove_hooks(model: nn.Module) -> None:
     for module in model.modules():
         for kind in _HOOKS:
             hooks = getattr(module, kind)
-            for number in [n for n, hook in hooks.items() if isinstance(hook, Hook)]:
+            for number in [n for n, hook in hooks.items() if isinstance(getattr(hook, "hook", hook), Hook)]:
                 del hooks[number]
-                getattr(module, "_forward_hooks_always_called").pop(number, None)  # noqa: B009
+                module._forward_hooks_always_called.pop(number, None)
 
 
 def is_attached(model: nn.Module) -> bool:
@@ -84,12 +108,9 @@ class Binding:
         self._model, self._optimizer, self._listener = model, optimizer, listener
         self._inside = False  # a forward of the root is under way: it alone decides about Z
         self._handles: list[Any] = []
-        enter = torch.compiler.disable(self._enter_root)
-        leave = torch.compiler.disable(self._leave_root)
         # Prepended, so that no hook of the user's sees the weights before Z acts on them.
-        self._add(model.register_forward_pre_hook(Hook(enter), prepend=True))
-        self._add(model.register_forward_hook(Hook(leave), always_call=True))
-        self._add(model.register_load_state_dict_post_hook(Hook(self._loaded)))
+        self._add(model.register_forward_pre_hook(OpaqueHook(self._enter_root), prepend=True))
+        self._add(model.register_forward_hook(OpaqueHook(self._leave_root), always_call=True))
         parts: dict[int, nn.Module] = {}
         for layer in layers:
             for module in layer.selected.call_sites(model):
@@ -97,14 +118,17 @@ class Binding:
             for owner in layer.selected.owners:
                 hook = Hook(_true_weights(layer, owner.attribute))
                 self._add(owner.module.register_state_dict_post_hook(hook))
-            self._add(_on_gradient(layer, listener))
+            self._handles += _on_gradient(layer, listener)
             self._add(TrueCopies(layer))
         for module in parts.values():
             if module is not model:
                 self._add(module.register_forward_pre_hook(Hook(self._enter_part), prepend=True))
-                self._add(module.register_load_state_dict_post_hook(Hook(self._loaded)))
+        for module in {id(model): model, **parts}.values():
+            self._add(module.register_load_state_dict_pre_hook(Hook(lambda *_: listener.before_load())))
+            self._add(module.register_load_state_dict_post_hook(Hook(lambda *_: listener.after_load())))
         self._add(optimizer.register_step_pre_hook(self._before_step))
         self._add(optimizer.register_step_post_hook(self._after_step))
+        self._add(optimizer.register_load_state_dict_post_hook(lambda _: listener.after_load()))
         # Hooks that come after a compiled run of the model would be left out of it in silence.
         torch.compiler.reset()
 
@@ -130,13 +154,8 @@ class Binding:
         self._inside = False
 
     def _enter_part(self, module: nn.Module, _: Any) -> None:
-        # In a compiled graph this line is all that is traced: the root's hook has run before the graph.
-        if torch.compiler.is_compiling() or self._inside:
-            return
-        self._listener.forward(module.training)
-
-    def _loaded(self, *_: Any) -> None:
-        self._listener.weights_loaded()
+        if not self._inside:
+            self._listener.forward(module.training)
 
     def _skipped(self) -> bool:
         """Fused optimizers are called also for a step that the GradScaler has decided to skip."""
@@ -162,21 +181,26 @@ def _true_weights(layer: Layer, attribute: str) -> Callable[..., None]:
     return hook
 
 
-def _on_gradient(layer: Layer, listener: Listener) -> Any:
+def _on_gradient(layer: Layer, listener: Listener) -> list[Any]:
     parameter = layer.parameter
     trainable = parameter.requires_grad
     parameter.requires_grad_(True)  # a frozen weight can't take the hook, but may be unfrozen later
     # Weak, because a tensor's hooks are out of the garbage collector's sight: a cycle would live for ever.
     weak_layer, weak_listener = weakref.ref(layer), weakref.ref(listener)
 
-    def hook(_: Tensor) -> None:
+    def before(gradient: Tensor) -> None:
+        layer, listener = weak_layer(), weak_listener()
+        if layer is not None and listener is not None and listener.wants_incoming:
+            listener.incoming(layer, gradient)
+
+    def after(_: Tensor) -> None:
         layer, listener = weak_layer(), weak_listener()
         if layer is not None and listener is not None:
             listener.gradient(layer)
 
-    handle = parameter.register_post_accumulate_grad_hook(hook)
+    handles = [parameter.register_hook(before), parameter.register_post_accumulate_grad_hook(after)]
     parameter.requires_grad_(trainable)
-    return handle
+    return handles
 
 
 class TrueCopies:

@@ -7,20 +7,24 @@ compares. Whatever the order of the loads, a wrong one is named there.
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from cigl.errors import CiglError
+from cigl.errors import CiglError, CiglWarning
 from cigl.sparsify.layer import Layer
 
 if TYPE_CHECKING:
     from cigl.sparsify.sparsifier import Sparsifier
 
 VERSION = 1
+Fingerprints = Mapping[str, tuple[int, Mapping[str, int]]]  # of each layer's weights and optimizer state
 
 
 def save(sparse: Sparsifier) -> dict[str, Any]:
@@ -34,7 +38,8 @@ def save(sparse: Sparsifier) -> dict[str, Any]:
                 "mask": layer.mask,
                 "explored": layer.explored.clone(),
                 "memory": {name: value.clone() for name, value in layer.memory.items()},
-                "fingerprint": fingerprint(layer),
+                "fingerprint": fingerprint(layer.true_weight()),
+                "optimizer": {name: fingerprint(state) for name, state in layer.states(sparse.optimizer)},
             }
             for layer in sparse.layers
         },
@@ -42,24 +47,51 @@ def save(sparse: Sparsifier) -> dict[str, Any]:
     }
 
 
-def load(sparse: Sparsifier, state: Mapping[str, Any]) -> dict[str, int]:
-    """Take the state over, or refuse it with nothing changed; returns the weights' fingerprints."""
-    if not isinstance(state, Mapping) or "version" not in state or "layers" not in state:
+def load(sparse: Sparsifier, state: Mapping[str, Any]) -> Fingerprints:
+    """Take the state over, or refuse it with nothing changed; returns the fingerprints to be met."""
+    if not isinstance(state, Mapping) or not {"version", "layers"} <= state.keys():
         raise CiglError("this is not a state of a cigl sparsifier: save it with sparse.state_dict().")
     if state["version"] != VERSION:
         raise CiglError(f"this state has format version {state['version']}; this cigl reads {VERSION}.")
-    for what, mine in (("method", sparse.method.describe()), ("settings", sparse.settings)):
-        _same(f"{what} ", mine, state[what])
-    _same("layer ", {la.name: tuple(la.shape) for la in sparse.layers},
-          {name: tuple(part["mask"].shape) for name, part in state["layers"].items()})  # fmt: skip
+    try:
+        for what, mine in (("method", sparse.method.describe()), ("settings", sparse.settings)):
+            _same(f"{what} ", mine, state[what])
+        parts = {name: _Part(**part) for name, part in state["layers"].items()}
+        step, collection = int(state["step"]), sparse.method.collection()
+        shapes = {name: tuple(part.mask.shape) for name, part in parts.items()}
+        _same("layer ", {layer.name: tuple(layer.shape) for layer in sparse.layers}, shapes)
+        for layer in sparse.layers:
+            _check_count(layer, int(parts[layer.name].mask.sum()), sparse.method.starts_dense)
+        if collection is not None:
+            collection.load_state_dict(state["collection"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CiglError(f"this sparsifier state is damaged ({error!r}): take an earlier checkpoint.") from error
+    sparse.before_load()
     for layer in sparse.layers:
-        part = state["layers"][layer.name]
-        layer.set_mask(part["mask"], part["explored"])
-        layer.memory = {name: value.to(layer.bits.device, copy=True) for name, value in part["memory"].items()}
-    if sparse.collection is not None:
-        sparse.collection.load_state_dict(state["collection"])
-    sparse.step = int(state["step"])
-    return {name: int(part["fingerprint"]) for name, part in state["layers"].items()}
+        part = parts[layer.name]
+        layer.set_mask(part.mask, part.explored)
+        layer.memory = {name: value.to(layer.bits.device, copy=True) for name, value in part.memory.items()}
+    sparse.collection, sparse.step = collection, step
+    sparse.before_load()
+    return {name: (part.fingerprint, part.optimizer) for name, part in parts.items()}
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What is saved of a layer."""
+
+    mask: Tensor
+    explored: Tensor
+    memory: Mapping[str, Tensor]
+    fingerprint: int
+    optimizer: Mapping[str, int]
+
+
+def _check_count(layer: Layer, count: int, may_be_more: bool) -> None:
+    if count != layer.target and not (may_be_more and layer.target < count <= layer.size):
+        raise CiglError(
+            f"the saved mask of {layer.name} has {count} ones instead of {layer.target}: take an earlier checkpoint."
+        )
 
 
 def _same(what: str, mine: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
@@ -72,33 +104,46 @@ def _same(what: str, mine: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
             )
 
 
-def fingerprint(layer: Layer) -> int:
-    """A checksum of M*W, bit by bit."""
-    weight = layer.true_weight().contiguous().cpu().view(-1).view(torch.uint8)
-    return zlib.crc32(weight.numpy().data)
+def fingerprint(tensor: Tensor) -> int:
+    """A checksum, bit by bit."""
+    return zlib.crc32(tensor.contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
 
 
-def check_fingerprints(sparse: Sparsifier, expected: Mapping[str, int]) -> None:
+def check_fingerprints(sparse: Sparsifier, expected: Fingerprints) -> None:
     for layer in sparse.layers:
-        if fingerprint(layer) != expected[layer.name]:
+        weights, states = expected[layer.name]
+        if fingerprint(layer.true_weight()) != weights:
             raise CiglError(
                 f"the weights of {layer.name} are not those that belong to the loaded sparsifier state (step "
                 f"{sparse.step}). Build the model, cigl.attach it, and only then load the model's, the "
                 "optimizer's and the sparsifier's states, all saved at the same moment: attaching to loaded "
                 "weights zeroes those outside a new mask."
             )
+        if {name: fingerprint(state) for name, state in layer.states(sparse.optimizer)} != states:
+            warnings.warn(
+                f"the optimizer's state of {layer.name} is not the one that was saved with the sparsifier (step "
+                f"{sparse.step}), so training will not go on as it would have: load it after cigl.attach, from "
+                "the same moment.", CiglWarning, stacklevel=2,
+            )  # fmt: skip
+            return
 
 
 def check_zeros(sparse: Sparsifier) -> None:
-    """After the user has loaded weights into the model: nothing may lie outside M."""
+    """After the user has loaded something: nothing may lie outside M."""
     for layer in sparse.layers:
-        stray = int(((layer.weight != 0) & ~layer.mask).sum())
-        if stray:
+        outside = ~layer.mask
+        if stray := int(((layer.weight != 0) & outside).sum()):
             raise CiglError(
                 f"the weights loaded into the model have {stray} non-zeros outside the mask of {layer.name}: "
                 "load the sparsifier's state of the same moment too (sparse.load_state_dict), or load the "
                 "weights first and then attach with initial='magnitude'."
             )
+        for name, state in layer.states(sparse.optimizer):
+            if stray := int(((state != 0) & outside).sum()):
+                raise CiglError(
+                    f"the state loaded into the optimizer has {stray} non-zeros ({name}) outside the mask of "
+                    f"{layer.name}: load model, optimizer and sparsifier states that were saved at the same moment."
+                )
 
 
 def check_parameters(sparse: Sparsifier) -> None:

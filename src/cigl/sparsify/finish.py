@@ -54,7 +54,7 @@ def members(sparse: Sparsifier, n: int | None) -> list[nn.Module]:
             f"method {sparse.method.name!r} has neither snapshots nor a random mask to draw members from; "
             "'cigl-no-wma' and 'rigl-mcdp' have."
         )
-    if n is None or n < 1:
+    if not isinstance(n, int) or n < 1:
         raise CiglError("say how many masks to draw: members(n), n at least 1.")
     models = []
     for number in range(n):
@@ -75,6 +75,8 @@ def sample_posterior(
             "the second moment was not kept: attach with a method that averages and keeps it, for example "
             "cigl.method('cigl', second_moment=True)."
         )
+    if not isinstance(n, int) or n < 1:
+        raise CiglError(f"n is {n!r}: say how many models to draw, at least 1.")
     if mean.count < 2:
         raise CiglError(f"{mean.count} snapshots give no variance: {_progress(sparse)}.")
     _need_loader(sparse, loader, changed=True)

@@ -23,17 +23,27 @@ _INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _SAMPLE = 512
 
 
+def elements(tensor: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """A flat view of the tensor's memory, and where in it the row-major ``positions`` lie.
+
+    ``take`` and ``put_`` would do this too, at half the speed, and ``put_`` not deterministically.
+    """
+    if tensor.is_contiguous():
+        return tensor.view(-1), positions
+    place, rest = torch.zeros_like(positions), positions
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        place, rest = place + rest % size * stride, rest // size
+    return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset()), place
+
+
 def read(tensor: Tensor, positions: Tensor) -> Tensor:
-    if tensor.is_contiguous():  # twice as fast
-        return tensor.view(-1).index_select(0, positions)
-    return tensor.take(positions)
+    flat, place = elements(tensor, positions)
+    return flat.index_select(0, place)
 
 
 def write(tensor: Tensor, positions: Tensor, values: Tensor) -> None:
-    if tensor.is_contiguous():
-        tensor.view(-1).scatter_(0, positions, values)
-    else:
-        tensor.put_(positions, values)
+    flat, place = elements(tensor, positions)
+    flat.scatter_(0, place, values.to(tensor.dtype))
 
 
 def put(tensor: Tensor, positions: Tensor, value: float) -> None:
@@ -65,7 +75,7 @@ class Layer:
     _saved: Tensor | None = None  # the weights there
     _zeros: Tensor | None = None  # as many
     _saved_state: dict[str, Tensor] = field(default_factory=dict)
-    _seen: tuple[int, int] | None = None  # which p.grad, at which version, `gradient` stands for
+    _masked: tuple[int, int] | None = None  # which p.grad was masked, and its version then
 
     def __post_init__(self) -> None:
         self.name = self.selected.name
@@ -126,17 +136,13 @@ class Layer:
         write(weight, off, self._zeros)
 
     def suspend(self) -> None:
-        """M*W for an eval forward, while Z stays in force.
-
-        Written through ``.data``, unseen by autograd: after ``resume`` an earlier graph is as good as before,
-        and a backward without it is refused by the sparsifier, in plainer words than autograd's.
-        """
+        """M*W for an eval forward, while Z stays in force."""
         if self.off is not None and self._saved is not None:
-            write(self.parameter.data, self.off, self._saved)
+            write(self.weight, self.off, self._saved)
 
     def resume(self) -> None:
         if self.off is not None and self._zeros is not None:
-            write(self.parameter.data, self.off, self._zeros)
+            write(self.weight, self.off, self._zeros)
 
     def switch_on(self, optimizer: Optimizer) -> None:
         """End of the step: what Z had switched off is as it was, weights and optimizer state."""
@@ -148,7 +154,7 @@ class Layer:
             write(state[name], self.off, saved)
         if not self._saved_state:  # the optimizer may just have made its state
             for _, tensor in self.states(optimizer):
-                write(tensor, self.off, self._zeros)
+                put(tensor, self.off, 0)
 
     def forget_off(self) -> None:
         self.off = self._saved = self._zeros = None
@@ -163,23 +169,16 @@ class Layer:
 
     # Gradients
 
-    def keep_gradient(self) -> bool:
-        """Put the dense gradient aside before it is masked; False if it is not finite.
+    def keep_gradient(self, incoming: Tensor) -> None:
+        """Add a micro-batch's dense gradient, before it is accumulated, to what is kept of this step.
 
-        A second micro-batch adds to a p.grad that was masked after the first: inside the mask the sum is
-        complete, outside it is only the new part. Any other history (zeroed, replaced) is a new start.
+        A p.grad that is gone or zero is a new start: the user has thrown the earlier part away.
         """
-        gradient = self.parameter.grad
-        assert gradient is not None
-        if self.gradient is not None and self._seen == (id(gradient), gradient._version - 1):
-            outside = ~self.bits
-            if self.off is not None:
-                put(outside, self.off, -1)
-            keep_only(self.gradient, outside)
-            self.gradient.add_(gradient)
+        so_far = self.parameter.grad
+        if self.gradient is None or so_far is None or not so_far.any():
+            self.gradient = incoming.detach().clone()
         else:
-            self.gradient = gradient.clone()
-        return is_finite(self.gradient)
+            self.gradient += incoming.detach()
 
     def mask_gradient(self) -> None:
         gradient = self.parameter.grad
@@ -188,7 +187,12 @@ class Layer:
             keep_only(gradient, self.bits)
         if self.off is not None and self._zeros is not None:
             write(gradient, self.off, self._zeros)
-        self._seen = (id(gradient), gradient._version)
+        self._masked = (id(gradient), gradient._version)
+
+    def gradient_is_touched(self) -> bool:
+        """Whether p.grad is another one, or was written to, since it was masked (noise, manual gradients)."""
+        gradient = self.parameter.grad
+        return gradient is not None and self._masked != (id(gradient), gradient._version)
 
     def spoil_gradient(self) -> None:
         """Make an overflow that the mask hides visible to a GradScaler, which then skips the step."""
@@ -230,9 +234,16 @@ class Layer:
                 put(states[name], grown, float(total / max(1, change.active.size - len(grown))))
 
     def clear_inactive(self, optimizer: Optimizer) -> None:
-        """Zero weights and optimizer state outside M: at the start, and for optimizers that mix elements."""
-        for tensor in [self.weight, *dict(self.states(optimizer)).values()]:
+        """Zero weights, gradient and optimizer state outside M: at the start, and where an optimizer mixes."""
+        gradient = [] if self.parameter.grad is None else [self.parameter.grad]
+        for tensor in [self.weight, *gradient, *dict(self.states(optimizer)).values()]:
             keep_only(tensor, self.bits)
+
+    def owned(self, scores: Tensor) -> Tensor:
+        """Scores that may be written to: a copy, if a method has returned something of the layer itself."""
+        mine = [self.weight, self.gradient, *self.memory.values()]
+        same = any(tensor is not None and tensor.data_ptr() == scores.data_ptr() for tensor in mine)
+        return scores.clone() if same else scores
 
     def states(self, optimizer: Optimizer) -> list[tuple[str, Tensor]]:
         """The optimizer's state that has one number per weight."""

@@ -13,6 +13,7 @@ random_mask=0.05)``) or subclass and override one of the functions; then pass th
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
@@ -92,8 +93,8 @@ class Method:
         return Snapshots() if self.keep_snapshots else Mean(bool(self.second_moment))
 
     def describe(self) -> dict[str, Any]:
-        """The method as plain data, to be compared and saved."""
-        return asdict(self) | {"class": type(self).__qualname__}
+        """The method as plain data that survives JSON, to be compared and saved."""
+        return asdict(self) | {"class": type(self).__qualname__, "memory": list(self.memory)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,23 +308,31 @@ def changed(base: Method, **changes: Any) -> Method:
                 f"method {base.name!r} has no {option}, so setting it would change nothing; "
                 f"methods that have it: {', '.join(having) or 'none'}."
             )
-    if isinstance(changes.get("drop_fraction"), (int, float)) and base.drop_fraction is not None:
+    if is_number(changes.get("drop_fraction")) and base.drop_fraction is not None:
         changes["drop_fraction"] = replace(base.drop_fraction, start=float(changes["drop_fraction"]))
     result = replace(base, **changes)
     _check(result)
     return result
 
 
+def is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def is_whole(value: object) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
 def _check(method: Method) -> None:
-    every = method.update_every
-    if every is not None and (not isinstance(every, int) or every < 1):
+    every, drop = method.update_every, method.drop_fraction
+    if every is not None and (not is_whole(every) or every < 1):
         raise CiglError(f"update_every is {every!r}: give a whole number of steps, at least 1.")
-    if method.drop_fraction is not None and not 0 <= method.drop_fraction.start <= 1:
-        raise CiglError(f"drop_fraction starts at {method.drop_fraction.start}: give a share from 0 to 1.")
+    if drop is not None and not (isinstance(drop, Decay) and 0 <= drop.start <= 1):
+        raise CiglError(f"drop_fraction is {drop!r}: give a share from 0 to 1, or for example cigl.linear(0.3).")
     limits = {"update_until": (0.0, 1.0, "]"), "random_mask": (0.0, 1.0, ")"), "average_from": (0.0, 1.0, ")")}
     for option, (low, high, bracket) in limits.items():
         value = getattr(method, option)
-        if value is not None and not (low <= value <= high and (bracket == "]" or value < high)):
+        if value is not None and not (is_number(value) and low <= value <= high and (bracket == "]" or value < high)):
             raise CiglError(f"{option} is {value!r}: give a share in [{low:g}, {high:g}{bracket}.")
     choices = {"average_of": ("Z*W", "p*W"), "final_weights": ("W", "p*W"), "start_variance": ("zero", "mean")}
     for option, allowed in choices.items():

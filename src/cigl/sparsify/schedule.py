@@ -72,7 +72,7 @@ class Timetable:
     def snapshots(self, step: int) -> bool:
         """Algorithm 1: at the end of each epoch after T*."""
         start = self.average_from
-        return start is not None and step % self.steps_per_epoch == 0 and step > start * self.steps
+        return start is not None and step % self.steps_per_epoch == 0 and step > start * self.steps + 1e-9
 
     @property
     def snapshot_steps(self) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from cigl.errors import CiglError
+from cigl.errors import CiglError, CiglWarning
 from cigl.sparsify.random_mask import LARGEST
 
 LayerChoice = Mapping[str, "bool | float"]
@@ -73,8 +74,10 @@ def select(model: nn.Module, layers: LayerChoice | None = None) -> list[Selected
     match, the last one counts. Embeddings, weights tied to one, frozen weights and other parameters of two
     and more dimensions are taken only where a density is given for them.
     """
-    names, owners = _parameters(model)
-    choices = _choices(names, owners, layers or {})
+    if layers is not None and not isinstance(layers, Mapping):
+        raise CiglError(f"layers is a {type(layers).__name__}: give a dictionary from glob to False or a density.")
+    names, owners, aliases = _parameters(model)
+    choices = _choices(names, owners, aliases, layers or {})
     chosen = []
     for name, parameter in names.items():
         holders = tuple(owners[name])
@@ -93,33 +96,47 @@ def select(model: nn.Module, layers: LayerChoice | None = None) -> list[Selected
     return chosen
 
 
-def _parameters(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, list[Owner]]]:
-    """Every parameter under its first name, and all modules that hold it."""
+def _parameters(
+    model: nn.Module,
+) -> tuple[dict[str, nn.Parameter], dict[str, list[Owner]], dict[str, set[str]]]:
+    """Every parameter under its first name, all modules that hold it, and all names it goes by."""
     names: dict[str, nn.Parameter] = {}
     by_id: dict[int, str] = {}
     owners: dict[str, list[Owner]] = {}
-    for path, module in model.named_modules():
+    aliases: dict[str, set[str]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
         for attribute, parameter in module._parameters.items():
             if parameter is None:
                 continue
-            name = by_id.setdefault(id(parameter), f"{path}.{attribute}" if path else attribute)
+            full = f"{path}.{attribute}" if path else attribute
+            name = by_id.setdefault(id(parameter), full)
             names.setdefault(name, parameter)
-            owners.setdefault(name, []).append(Owner(module, attribute))
-    return names, owners
+            owner = Owner(module, attribute)
+            owners.setdefault(name, []).extend([] if owner in owners.get(name, []) else [owner])
+            aliases.setdefault(name, set()).update({full, path})
+        if isinstance(module, (nn.Linear, _ConvNd)) and "weight" not in module._parameters:
+            warnings.warn(
+                f"the weight of {path or type(module).__name__} is computed from other parameters (weight_norm or "
+                "another parametrization), so it stays dense.", CiglWarning, stacklevel=4,
+            )  # fmt: skip
+    return names, owners, aliases
 
 
 def _choices(
-    names: Mapping[str, nn.Parameter], owners: Mapping[str, list[Owner]], layers: LayerChoice
+    names: Mapping[str, nn.Parameter],
+    owners: Mapping[str, list[Owner]],
+    aliases: Mapping[str, set[str]],
+    layers: LayerChoice,
 ) -> dict[str, float | bool]:
     choices: dict[str, float | bool] = {}
     for glob, choice in layers.items():
-        if choice is True or (choice is not False and not 0 < choice <= 1):
+        number = isinstance(choice, (int, float)) and not isinstance(choice, bool)
+        if choice is not False and not (number and 0 < choice <= 1):
             raise CiglError(f"layers[{glob!r}] is {choice!r}: give False or a density above 0 and up to 1.")
         hits = [
             name
             for name, parameter in names.items()
-            if (fnmatchcase(name, glob) or fnmatchcase(name.rpartition(".")[0], glob))
-            and (choice is False or parameter.dim() >= 2)
+            if any(fnmatchcase(alias, glob) for alias in aliases[name]) and (choice is False or parameter.dim() >= 2)
         ]
         if not hits:
             sparse = [name for name in names if any(o.is_sparsifiable for o in owners[name])]

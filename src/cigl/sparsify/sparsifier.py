@@ -55,17 +55,19 @@ class Sparsifier:
         self.share = method.random_mask or 0.0
         self.in_force = False  # between the first training forward of a step and the end of its step
         self._suspended = False  # an eval forward interrupted: parameters hold M*W, Z stays in force
-        self._awaiting = False  # a training forward has not seen its backward yet
-        self._interrupted = False  # ... and an eval forward changed the weights in between
-        self._in_step = False
+        self._awaiting = False  # a training forward with a graph has not seen any gradient yet
+        self._in_step = False  # inside optimizer.step()
+        self.wants_incoming = method.wants_gradient(table, 1)  # this step's dense gradient
         self._gradients = False  # arrived in this step
         self._reduced = False  # ... and were averaged over the processes
         self._overflow: Layer | None = None  # has NaN or Inf in a dense gradient that is needed
         self._draw: Draw | None = None
         self._ddp: DistributedDataParallel | None = None
-        self._expected: dict[str, int] | None = None  # fingerprints of the weights of a loaded state
-        self._check_zeros = False
-        self._elementwise = type(optimizer) in _ELEMENTWISE
+        self._expected: checkpoint.Fingerprints | None = None  # of the weights that belong to a loaded state
+        self._loaded = False  # the user has loaded weights or optimizer state: to be checked
+        self._detached = False
+        eps = min((group.get("eps", 1) for group in optimizer.param_groups), default=1)
+        self._elementwise = type(optimizer) in _ELEMENTWISE and eps > 0  # 0 / 0 is not 0
         self.calls = CallCounter(model, layers)
         self._binding = Binding(model, optimizer, layers, self)
 
@@ -140,25 +142,22 @@ class Sparsifier:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state. The model's weights must be those of the same moment."""
         self._expected = checkpoint.load(self, state)
-        self._end_of_z()
+        self._loaded = True
         self._draw = None
 
     def detach(self) -> None:
         """Remove all hooks; the model keeps M*W."""
-        for layer in self.layers:
-            layer.suspend()
-        self._end_of_z()
+        self.before_load()
         self.calls.remove()
         self._binding.remove()
+        self._detached = True
 
     # The loop, as the hooks report it
 
     def forward(self, training: bool) -> None:
         if not training:
             if self.in_force and self.share and not self._suspended:
-                for layer in self.layers:
-                    layer.suspend()
-                self._suspended, self._interrupted = True, self._awaiting
+                self._suspend()
             return
         if not self.in_force:
             self._verify()
@@ -166,42 +165,44 @@ class Sparsifier:
         elif self._suspended:
             for layer in self.layers:
                 layer.resume()
-        self._suspended = self._interrupted = False
+            torch.clear_autocast_cache()
+        self._suspended = False
         self._awaiting = torch.is_grad_enabled()
 
+    def incoming(self, layer: Layer, gradient: Tensor) -> None:
+        layer.keep_gradient(gradient)
+        self._reduced = False
+
     def gradient(self, layer: Layer) -> None:
-        if self._interrupted:
+        if self._suspended:
             raise CiglError(
                 "the model ran in eval mode between a training forward and its backward, which changed the "
                 "weights that this backward needs: evaluate after backward() or before the training forward."
             )
-        self._awaiting = False
-        self._gradients, self._reduced = True, False
+        self._gradients, self._awaiting = True, False
+        if self._in_step:
+            self._check_forward()
+        layer.mask_gradient()
         if self._overflow is layer:
             self._overflow = None
-        finite = True
-        if self.method.wants_gradient(self.table, self.step + 1):
-            finite = layer.keep_gradient()
-        layer.mask_gradient()
-        if not finite:
+        if layer.gradient is not None and not is_finite(layer.gradient):
             if self._in_step:  # optimizer.step(closure): no later moment to refuse
                 raise _not_finite(layer, self.step + 1)
             self._overflow = layer
             layer.spoil_gradient()
 
     def before_step(self) -> None:
+        self._check_forward()
         self._reduce_gradients()
         if self._overflow is not None:
             raise _not_finite(self._overflow, self.step + 1)
+        for layer in self.layers:
+            if layer.gradient_is_touched():
+                layer.mask_gradient()
         self._in_step = True
 
     def after_step(self) -> None:
         self._in_step = False
-        if self.share and self._gradients and not self.in_force:
-            raise CiglError(
-                "gradients arrived, but no training forward of the model was seen, so the random mask never "
-                "acted: call the attached model itself (compile it as a whole, not only a part of it)."
-            )
         self._reduce_gradients()
         self.step += 1
         if self.step == self.table.steps + 1:
@@ -209,22 +210,29 @@ class Sparsifier:
                 f"training goes on past the {self.table.steps} steps announced to cigl.attach: no more "
                 "topology rounds, and the average goes on.", CiglWarning, stacklevel=2,
             )  # fmt: skip
-        if not self._elementwise:
-            for layer in self.layers:
+        for layer in self.layers:
+            if not self._elementwise or layer.gradient_is_touched():
                 layer.clear_inactive(self.optimizer)
         snapshot = self.collection is not None and self.table.snapshots(self.step)
         off = {layer.name: layer.off for layer in self.layers} if snapshot else {}
         if self.share:
             for layer in self.layers:
                 layer.switch_on(self.optimizer)
-        if snapshot and self.collection is not None:
-            self.collection.add(self._snapshot(off))
-        self._topology()
-        self._end_of_z()
+        try:
+            if snapshot and self.collection is not None:
+                self.collection.add(self._snapshot(off))
+            self._topology()
+        finally:  # a user's score may fail: the step is over all the same
+            self._end_of_step()
 
-    def weights_loaded(self) -> None:
-        self._check_zeros = True
-        self._end_of_z()
+    def before_load(self) -> None:
+        """The user loads weights: what is not among them must be M*W."""
+        for layer in self.layers:
+            layer.suspend()
+        self._end_of_step()
+
+    def after_load(self) -> None:
+        self._loaded = True
 
     # The parts of a step
 
@@ -240,6 +248,7 @@ class Sparsifier:
             return
         for layer, off in zip(self.layers, self.draw("z", self.step + 1), strict=True):
             layer.switch_off(off, self.optimizer)
+        torch.clear_autocast_cache()  # it may hold casts of the weights before
 
     def draw(self, stream: str, number: int) -> list[Tensor]:
         """The positions that a Z switches off in each layer."""
@@ -251,17 +260,37 @@ class Sparsifier:
             return list(parts)
         return [part.to(layer.bits.device) for layer, part in zip(self.layers, parts, strict=True)]
 
-    def _end_of_z(self) -> None:
+    def _suspend(self) -> None:
+        if self._awaiting:
+            warnings.warn(
+                "the model runs in eval mode after a training forward whose backward has not come yet: such a "
+                "backward would fail, because it needs the weights as they were.", CiglWarning, stacklevel=2,
+            )  # fmt: skip
+        for layer in self.layers:
+            layer.suspend()
+        torch.clear_autocast_cache()
+        self._suspended = True
+
+    def _check_forward(self) -> None:
+        if self.share and self._gradients and not self.in_force:
+            raise CiglError(
+                "gradients arrived, but no training forward of the model was seen, so the random mask never "
+                "acted: call model.train() before training, call the attached model itself, and compile it as a "
+                "whole, not only a part of it."
+            )
+
+    def _end_of_step(self) -> None:
         for layer in self.layers:
             layer.forget_off()
             layer.gradient = None
-        self.in_force = self._suspended = self._awaiting = self._interrupted = False
+        self.wants_incoming = self.method.wants_gradient(self.table, self.step + 1)
+        self.in_force = self._suspended = self._awaiting = False
         self._gradients = self._reduced = False
         self._overflow = None
 
     def _reduce_gradients(self) -> None:
         """Under DDP, each process has kept its own gradient. A layer that one of them didn't use counts 0."""
-        if self._ddp is None or self._reduced or not self.method.wants_gradient(self.table, self.step + 1):
+        if self._ddp is None or self._reduced or not self.wants_incoming:
             return
         for layer in self.layers:
             if layer.gradient is None:
@@ -309,10 +338,10 @@ class Sparsifier:
             old = active[layer.name]
             keep, grow = self.method.budget(layer, old.size, self.table, self.step)
             grow_score = self.method.grow_score(layer, self.step) if grow else None
-            if grow and grow_score is None:  # no gradient reached this layer in this step
-                continue
+            if grow and (grow_score is None or not layer.parameter.requires_grad):
+                continue  # no gradient reached this layer in this step
             keep_scores = as_scores(self.method.keep_score(layer, layer.positions(old), self.step))
-            grow_scores = None if grow_score is None else as_scores(grow_score)
+            grow_scores = None if grow_score is None else as_scores(layer.owned(grow_score))
             changes[layer.name] = topology.change(old, keep_scores, grow_scores, keep, grow)
         for layer in self.layers:
             if layer.name in changes:
@@ -322,13 +351,15 @@ class Sparsifier:
             self._draw = Draw(active)
 
     def _verify(self) -> None:
+        if self._detached:
+            raise CiglError("this sparsifier was detached: finalize before detach(), or attach anew.")
+        checkpoint.check_parameters(self)
         if self._expected is not None:
             checkpoint.check_fingerprints(self, self._expected)
             self._expected = None
-        if self._check_zeros:
+        if self._loaded:
             checkpoint.check_zeros(self)
-            self._check_zeros = False
-        checkpoint.check_parameters(self)
+            self._loaded = False
 
 
 def _not_finite(layer: Layer, step: int) -> CiglError:

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from cigl.sparsify.binding import Hook
+from cigl.sparsify.binding import Hook, OpaqueHook
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.methods import Method
 from cigl.sparsify.schedule import Timetable
@@ -33,10 +32,11 @@ class CallCounter:
         for layer in layers:
             for module in layer.selected.call_sites(model):
                 self._handles.append(module.register_forward_hook(Hook(_count(self.places, layer))))
-        self._handles.append(model.register_forward_hook(Hook(torch.compiler.disable(self._finish))))
+        self._handles.append(model.register_forward_hook(OpaqueHook(self._finish)))
 
     def _finish(self, *_: Any) -> None:
-        self.remove()
+        if self.places:  # a compiled forward shows nothing: wait for another one
+            self.remove()
 
     def remove(self) -> None:
         for handle in self._handles:
@@ -46,8 +46,6 @@ class CallCounter:
 
 def _count(places: dict[str, int], layer: Layer) -> Any:
     def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
         if isinstance(module, nn.MultiheadAttention):
             tensor, channels = output[0], module.embed_dim
         elif isinstance(module, _ConvTransposeNd):

@@ -64,6 +64,8 @@ class Sparse(Bare):
     def __call__(self) -> None:
         self.sparse.forward(True)
         for layer in self.sparse.layers:
+            if self.sparse.wants_incoming:
+                self.sparse.incoming(layer, layer.parameter.grad)
             self.sparse.gradient(layer)
         self.optimizer.step()
 

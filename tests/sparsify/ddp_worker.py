@@ -27,9 +27,12 @@ else:
     sparse = attach(ddp, optimizer, "cigl", random_mask=0.3)
 for number in range(1, 11):
     x, y = batch(number)
-    loss = F.cross_entropy(ddp(x.chunk(2)[rank]), y.chunk(2)[rank])
     optimizer.zero_grad()
-    loss.backward()
+    parts = 2 if order == "accumulate" else 1  # micro-batches, each reduced at once (no no_sync)
+    for part in range(parts):
+        place = rank * parts + part
+        loss = F.cross_entropy(ddp(x.chunk(2 * parts)[place]), y.chunk(2 * parts)[place]) / parts
+        loss.backward()
     optimizer.step()
     assert_zero_outside(sparse)
 saved = {"masks": sparse.masks, "model": {k: v.clone() for k, v in model.state_dict().items()}}

@@ -3,6 +3,7 @@
 import copy
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from loops import attach, batch, mlp, run, sgd
@@ -46,6 +47,15 @@ def test_sparsity_out_of_range(sparsity):
         ({"average_from": 1.0}, "average_from is 1.0"),
         ({"epochs": 0}, "epochs is 0"),
         ({"steps_per_epoch": 3.5}, "steps_per_epoch is 3.5"),
+        ({"sparsity": "0.9"}, "sparsity is '0.9'"),
+        ({"sparsity": None}, "sparsity is None"),
+        ({"drop_fraction": "cosine"}, "drop_fraction is 'cosine'"),
+        ({"random_mask": "0.1"}, "random_mask is '0.1'"),
+        ({"update_every": True}, "update_every is True"),
+        ({"seed": "abc"}, "seed is 'abc': give a whole number"),
+        ({"seed": 1.5, "initial": "magnitude"}, "seed is 1.5"),
+        ({"layers": {"0": "dense"}}, "give False or a density"),
+        ({"layers": ["0"]}, "layers is a list: give a dictionary"),
         ({"method": "rigl", "random_mask": 0.1}, "'rigl' has no random_mask.* cigl, .*rigl-wdp"),
         ({"method": "rigl", "average_from": 0.8}, "'rigl' has no average_from"),
         ({"method": "static", "update_every": 10}, "'static' has no update_every"),
@@ -65,6 +75,10 @@ def test_bad_options(options, message):
 def test_bad_models_and_optimizers():
     refuse("nothing to make sparse", nn.Sequential(nn.BatchNorm1d(3)))
     refuse("holds none of the model's weights", mlp(), sgd(mlp()))
+    model = mlp()
+    refuse("LBFGS moves inactive weights", model, torch.optim.LBFGS(model.parameters()))
+    with pytest.raises(cigl.CiglError, match=r"takes a torch\.nn\.Module and a torch\.optim\.Optimizer"):
+        cigl.attach(model, model, "cigl", **BASE)
     model = mlp()
     refuse(r"does not hold 2\.weight .* layers={'2\.weight': False}", model, sgd(model[0]))
 
@@ -203,6 +217,30 @@ def test_what_is_probably_not_meant_is_warned_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         cigl.attach(model, sgd(model), "cigl", sparsity=0.5, epochs=30, steps_per_epoch=100)
+
+
+def test_a_warning_made_an_error_changes_nothing():
+    model = mlp()
+    with torch.no_grad():
+        model[2].weight *= torch.rand_like(model[2].weight) > 0.8
+    before = copy.deepcopy(model.state_dict())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(cigl.CiglWarning):
+            cigl.attach(model, sgd(model), "rigl", **BASE)
+    assert str(before) == str(model.state_dict())
+
+
+def test_numpy_whole_numbers_are_whole_numbers():
+    model = mlp()
+    sparse = attach(model, sgd(model), "rigl", epochs=np.int64(10), seed=np.int32(3))
+    assert sparse.table.steps == 40
+
+
+def test_no_weight_left_is_warned_of():
+    model = mlp()
+    with pytest.warns(cigl.CiglWarning, match="leaves no weight at all"):
+        cigl.attach(model, sgd(model), "static", sparsity=0.9999, epochs=1, steps_per_epoch=5)
 
 
 def test_importing_cigl_pulls_in_nothing_heavy():

@@ -55,3 +55,13 @@ def test_models_without_running_statistics_need_no_loader():
     reestimate_batch_norm(nn.BatchNorm1d(3, track_running_stats=False), [])
     net = nn.BatchNorm1d(3, track_running_stats=False)
     assert net.running_mean is None
+
+
+def test_a_failure_leaves_the_statistics_as_they_were():
+    for loader in ([], [torch.randn(4, 3), torch.randn(4, 99)]):
+        net = model()
+        net(torch.randn(8, 3))
+        before = str(net.state_dict())
+        with pytest.raises((CiglError, RuntimeError)):
+            reestimate_batch_norm(net, loader)
+        assert str(net.state_dict()) == before

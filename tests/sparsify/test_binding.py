@@ -161,6 +161,27 @@ def test_compiled_models(backend, way):
         torch.testing.assert_close(called(x), true.eval()(x))
 
 
+def test_one_graph_is_enough():
+    """fullgraph=True, where the root is a class of the user's own; torch traces nn.Sequential's own hooks."""
+
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = mlp()
+
+        def forward(self, x):
+            return self.body(x)
+
+    torch.compiler.reset()
+    model = Own()
+    optimizer = sgd(model)
+    sparse = attach(model, optimizer, "cigl", random_mask=0.3)
+    called = torch.compile(model, backend="eager", fullgraph=True)
+    run(called, optimizer, 3)
+    assert sparse.step == 3
+    assert_zero_outside(sparse)
+
+
 def test_a_compiled_part_alone_is_noticed():
     class Parts(nn.Module):
         def __init__(self):
@@ -223,7 +244,7 @@ def test_data_parallel_is_refused():
 DDP = Path(__file__).with_name("ddp_worker.py")
 
 
-@pytest.mark.parametrize("order", ["before", "after"])
+@pytest.mark.parametrize("order", ["before", "after", "accumulate"])
 def test_two_processes_train_as_one_on_the_whole_batch(order, tmp_path):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
     workers = [

@@ -180,3 +180,75 @@ def test_something_else_is_refused(state):
     _, _, sparse = fresh("cigl")
     with pytest.raises(cigl.CiglError, match=r"not a state of a cigl sparsifier|format version 9"):
         sparse.load_state_dict(state)
+
+
+@pytest.mark.parametrize("what", ["a part", "a failing load", "the sparsifier's state"])
+def test_loading_in_the_middle_of_a_step_loses_no_weight(what):
+    model, optimizer, sparse = fresh("cigl", random_mask=0.4)
+    run(model, optimizer, 4)
+    true = {name: p.detach().clone() for name, p in model.named_parameters()}
+    state = sparse.state_dict()
+    model(batch(5)[0])  # Z is in force
+    if what == "a part":
+        model[0].load_state_dict(model[0].state_dict())
+    elif what == "a failing load":
+        with pytest.raises(RuntimeError, match="Missing key"):
+            model.load_state_dict({"0.weight": true["0.weight"]})
+    else:
+        sparse.load_state_dict(state)
+    assert all(torch.equal(true[name], p) for name, p in model.named_parameters())
+    run(model, optimizer, 2, first=5)
+
+
+def test_an_optimizer_state_of_another_moment_is_named():
+    model, optimizer, sparse = fresh("cigl")
+    run(model, optimizer, 4)
+    early = saved(model, optimizer, sparse)
+    run(model, optimizer, 8, first=5)
+    late = saved(model, optimizer, sparse)
+    again, optimizer_again, sparse_again = fresh("cigl")
+    for target, state in ((again, late[0]), (optimizer_again, early[1]), (sparse_again, late[2])):
+        target.load_state_dict(state)
+    with (
+        pytest.warns(cigl.CiglWarning, match=r"optimizer's state of 0\.weight is not the one that was saved"),
+        pytest.raises(cigl.CiglError, match=r"state loaded into the optimizer has \d+ non-zeros \(momentum_buffer\)"),
+    ):
+        run(again, optimizer_again, 1, first=13)
+
+
+def test_an_optimizer_state_that_was_not_loaded_is_warned_of():
+    model, optimizer, sparse = fresh("cigl")
+    run(model, optimizer, 4)
+    state = saved(model, optimizer, sparse)
+    again, optimizer_again, sparse_again = fresh("cigl")
+    again.load_state_dict(state[0])
+    sparse_again.load_state_dict(state[2])
+    with pytest.warns(cigl.CiglWarning, match="training will not go on as it would have"):
+        run(again, optimizer_again, 1, first=5)
+
+
+@pytest.mark.parametrize("damage", ["step", "collection", "fingerprint", "mask", "count"])
+def test_a_damaged_state_is_refused_whole(damage):
+    model, optimizer, sparse = fresh("cigl")
+    run(model, optimizer, 4)
+    state = sparse.state_dict()
+    run(model, optimizer, 4, first=5)
+    if damage in ("step", "collection"):
+        del state[damage]
+    elif damage == "count":
+        state["layers"]["3.weight"]["mask"][:] = True
+    else:
+        del state["layers"]["3.weight"][damage]
+    before = str(sparse.state_dict())
+    with pytest.raises(cigl.CiglError, match="take an earlier checkpoint"):
+        sparse.load_state_dict(state)
+    assert str(sparse.state_dict()) == before
+
+
+def test_a_state_does_not_change_when_training_goes_on():
+    model, optimizer, sparse = fresh("cigl")
+    run(model, optimizer, 36)
+    state = sparse.state_dict()
+    before = str(state)
+    run(model, optimizer, 4, first=37)
+    assert str(state) == before

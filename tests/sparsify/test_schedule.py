@@ -24,6 +24,12 @@ def test_rounds_and_snapshots_by_hand():
     assert table.fraction(150) == pytest.approx(0)
 
 
+def test_shares_that_are_not_exact_in_binary():
+    table = Timetable(100, 1, 1, 0.29, cosine(0.3), 0.29)  # 0.29 * 100 is 28.999999999999996
+    assert table.update_steps[-1] == 29
+    assert table.snapshot_steps[0] == 30
+
+
 def test_nothing_is_due_without_rounds_and_averages():
     table = Timetable(200, 20)
     assert not any(table.updates(t) or table.snapshots(t) for t in range(1, 201))

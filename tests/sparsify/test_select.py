@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from cigl import CiglError
+from cigl import CiglError, CiglWarning
 from cigl.sparsify.select import select
 
 
@@ -110,3 +110,14 @@ def test_fans_by_hand():
     fan_in, fan_out = select(up)[0].fans(mask)
     assert fan_in.tolist() == [0, 0, 0, 0, 2, 0]
     assert fan_out.tolist() == [0, 0, 2, 0]
+
+
+def test_a_tied_weight_may_be_named_by_any_of_its_names():
+    model = Tied()
+    assert names(model, {"again": False, "head": 0.5}) == ["embed.weight"]
+
+
+def test_a_parametrized_weight_stays_dense_and_is_told_of():
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 4))
+    with pytest.warns(CiglWarning, match="the weight of 0 is computed from other parameters"):
+        assert names(model) == ["1.weight"]

@@ -309,10 +309,11 @@ def test_deterministic_given_the_seed_and_the_global_generator_is_untouched():
     assert not torch.equal(results[0], results[2])
 
 
-def test_works_under_deterministic_algorithms():
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_works_under_deterministic_algorithms(layout):
     torch.use_deterministic_algorithms(True)
     try:
-        model = convnet()
+        model = convnet().to(memory_format=layout)
         optimizer = sgd(model, momentum=0.9)
         sparse = attach(model, optimizer, "cigl")
         run(model, optimizer, 6, one=lambda m, o, n: step(m, o, n, (8, 2, 8, 8)))
@@ -467,3 +468,119 @@ def test_a_grown_weight_jumps_under_adam_and_a_mean_second_moment_prevents_it():
         jumps[start] = float(moved.max()) / 1e-3
     assert jumps["zero"] == pytest.approx(0.1 / 0.001**0.5, rel=0.02)
     assert jumps["mean"] < 0.5 * jumps["zero"]
+
+
+def test_gradients_that_come_another_way_are_masked_too():
+    for way in ("assigned", "noise"):
+        model = mlp()
+        optimizer = sgd(model, momentum=0.9)
+        sparse = attach(model, optimizer, "cigl", random_mask=0.3)
+        for number in range(1, 7):
+            x, y = batch(number)
+            loss = F.cross_entropy(model(x), y)
+            if way == "assigned":
+                parameters = list(model.parameters())
+                for p, g in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+                    p.grad = g
+            else:
+                loss.backward()
+                for p in model.parameters():
+                    p.grad.add_(torch.randn_like(p), alpha=0.01)
+            optimizer.step()
+            assert_zero_outside(sparse)
+            optimizer.zero_grad()
+
+
+def test_attaching_between_backward_and_step():
+    model = mlp()
+    optimizer = sgd(model, momentum=0.9)
+    F.cross_entropy(model(batch(1)[0]), batch(1)[1]).backward()
+    sparse = attach(model, optimizer, "rigl")
+    assert_zero_outside(sparse)
+    optimizer.step()
+    assert_zero_outside(sparse)
+
+
+def test_training_in_eval_mode_is_refused_before_anything_moves():
+    model = mlp().eval()
+    optimizer = sgd(model)
+    attach(model, optimizer, "cigl")
+    before = copy.deepcopy(model.state_dict())
+    F.cross_entropy(model(batch(1)[0]), batch(1)[1]).backward()
+    with pytest.raises(cigl.CiglError, match=r"call model\.train\(\) before training"):
+        optimizer.step()
+    assert str(before) == str(model.state_dict())
+
+
+def test_a_score_that_fails_leaves_the_loop_usable():
+    class Fails(type(cigl.method("cigl"))):
+        def grow_score(self, layer, step):
+            if step == 3:
+                raise ZeroDivisionError
+            return super().grow_score(layer, step)
+
+    model = mlp()
+    optimizer = sgd(model)
+    sparse = attach(model, optimizer, Fails(update_every=3))
+    run(model, optimizer, 2)
+    with pytest.raises(ZeroDivisionError):
+        step(model, optimizer, 3)
+    assert sparse.step == 3
+    assert sparse.random_masks is None
+    run(model, optimizer, 4, first=4)
+    assert_zero_outside(sparse)
+
+
+def test_a_score_that_is_the_methods_own_memory_is_not_written_to():
+    class Remembers(type(cigl.method("snfs"))):
+        def grow_score(self, layer, step):
+            return layer.memory["momentum"]
+
+    model = mlp()
+    optimizer = sgd(model)
+    sparse = attach(model, optimizer, Remembers(update_every=3))
+    run(model, optimizer, 3)
+    assert sparse.layers[0].memory["momentum"].isfinite().all()
+
+
+def test_state_of_another_type_than_the_weights():
+    class Master(torch.optim.Optimizer):
+        """bfloat16 weights with a float32 momentum."""
+
+        def __init__(self, params):
+            super().__init__(params, {})
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+                state = self.state[p]
+                state["momentum"] = 0.9 * state.get("momentum", torch.zeros_like(p, dtype=torch.float32)) + p.grad
+                p.add_(state["momentum"].to(p.dtype), alpha=-0.05)
+
+    model = mlp().to(torch.bfloat16)
+    optimizer = Master(model.parameters())
+    sparse = attach(model, optimizer, "cigl")
+    for number in range(1, 8):
+        x, y = batch(number)
+        F.cross_entropy(model(x.bfloat16()), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        assert_zero_outside(sparse)
+
+
+def test_frozen_layers_keep_their_topology():
+    model = mlp()
+    model[0].weight.requires_grad_(False)
+    optimizer = sgd(model)
+    sparse = attach(model, optimizer, "set", layers={"0": 0.25})
+    before = sparse.masks["0.weight"]
+    run(model, optimizer, 6)
+    assert torch.equal(before, sparse.masks["0.weight"])
+
+
+def test_a_detached_sparsifier_says_so():
+    model = mlp()
+    sparse = attach(model, sgd(model), "rigl")
+    sparse.detach()
+    with pytest.raises(cigl.CiglError, match="was detached"):
+        sparse.finalize()

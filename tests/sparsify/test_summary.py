@@ -105,3 +105,13 @@ def test_the_counting_hooks_go_away():
     assert sparse.calls.places == {"0.weight": 16, "2.weight": 16}
     assert not any(m._forward_hooks for m in model if isinstance(m, nn.Linear))
     assert isinstance(sparse, cigl.Sparsifier)
+
+
+def test_a_compiled_first_forward_is_not_the_last_chance():
+    torch.compiler.reset()
+    model = mlp()
+    sparse = attach(model, sgd(model), "rigl")
+    torch.compile(model, backend="eager")(batch(1)[0])
+    assert "no forward yet" in str(sparse.summary())
+    model(batch(1)[0])
+    assert "no forward yet" not in str(sparse.summary())

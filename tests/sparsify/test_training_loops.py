@@ -438,3 +438,36 @@ def test_hugging_face_models_from_a_config(kind):
         assert_zero_outside(sparse)
     final = sparse.finalize().eval()
     assert final(**inputs).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("first", ["eval", "train"])
+def test_the_cache_of_autocast_does_not_hide_z(first):
+    model = mlp()
+    attach(model, sgd(model), "cigl", random_mask=0.4)
+    x, _ = batch(1)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        inside = model.train(first == "train")(x), model.train(first != "train")(x)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        alone = model.train(first == "train")(x)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        other = model.train(first != "train")(x)
+    assert torch.equal(inside[0], alone)
+    assert torch.equal(inside[1], other)
+    assert not torch.equal(alone, other)
+
+
+@pytest.mark.parametrize("between", ["clip", "create_graph"])
+def test_micro_batches_add_up_whatever_is_done_to_p_grad_between(between):
+    model = mlp()
+    optimizer = sgd(model)
+    sparse = attach(model, optimizer, "cigl", update_every=1, random_mask=0.3)
+    expected = torch.zeros(24, 12)
+    for number in (1, 2):
+        x, y = batch(number)
+        loss = F.cross_entropy(model(x), y)
+        expected += dense_gradient(model, x, y)
+        loss.backward(create_graph=between == "create_graph")
+        if between == "clip":
+            nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+    torch.testing.assert_close(sparse.layers[0].gradient, expected, atol=1e-6, rtol=1e-5)
+    assert not sparse.layers[0].gradient.requires_grad

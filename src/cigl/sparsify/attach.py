@@ -82,6 +82,7 @@ def attach(
         raise CiglError(f"method is a {type(base).__name__}: give a name from cigl.methods() or a Method object.")
     chosen = changed(base, **{name: value for name, value in options.items() if value is not None})
     _check_numbers(chosen, sparsity, initial, rescale, epochs=epochs, steps_per_epoch=steps_per_epoch, seed=seed)
+    epochs, steps_per_epoch, seed = int(epochs), int(steps_per_epoch), int(seed)  # numpy's are welcome
     table = chosen.timetable(epochs, steps_per_epoch)
     _check_times(chosen, table)
     if is_attached(model):

@@ -43,7 +43,9 @@ def read(tensor: Tensor, positions: Tensor) -> Tensor:
 
 def write(tensor: Tensor, positions: Tensor, values: Tensor) -> None:
     flat, place = elements(tensor, positions)
-    flat.scatter_(0, place, values.to(tensor.dtype))
+    if values.dtype != flat.dtype:
+        values = values.to(flat.dtype)
+    flat.scatter_(0, place, values)
 
 
 def put(tensor: Tensor, positions: Tensor, value: float) -> None:
@@ -127,13 +129,12 @@ class Layer:
 
     # Z
 
-    def switch_off(self, off: Tensor, optimizer: Optimizer) -> None:
+    def switch_off(self, off: Tensor, zeros: Tensor, optimizer: Optimizer) -> None:
         """Put Z in force: the weights at ``off`` and their optimizer state are set aside."""
         weight = self.weight
-        self.off, self._saved = off, read(weight, off)
-        self._zeros = torch.zeros_like(self._saved)
+        self.off, self._saved, self._zeros = off, read(weight, off), zeros
         self._saved_state = {name: read(state, off) for name, state in self.states(optimizer)}
-        write(weight, off, self._zeros)
+        write(weight, off, zeros)
 
     def suspend(self) -> None:
         """M*W for an eval forward, while Z stays in force."""

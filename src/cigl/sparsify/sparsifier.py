@@ -57,6 +57,7 @@ class Sparsifier:
         self._suspended = False  # an eval forward interrupted: parameters hold M*W, Z stays in force
         self._awaiting = False  # a training forward with a graph has not seen any gradient yet
         self._in_step = False  # inside optimizer.step()
+        self._closure = False  # ... which computes gradients itself
         self.wants_incoming = method.wants_gradient(table, 1)  # this step's dense gradient
         self._gradients = False  # arrived in this step
         self._reduced = False  # ... and were averaged over the processes
@@ -66,8 +67,7 @@ class Sparsifier:
         self._expected: checkpoint.Fingerprints | None = None  # of the weights that belong to a loaded state
         self._loaded = False  # the user has loaded weights or optimizer state: to be checked
         self._detached = False
-        eps = min((group.get("eps", 1) for group in optimizer.param_groups), default=1)
-        self._elementwise = type(optimizer) in _ELEMENTWISE and eps > 0  # 0 / 0 is not 0
+        self._elementwise = type(optimizer) in _ELEMENTWISE
         self.calls = CallCounter(model, layers)
         self._binding = Binding(model, optimizer, layers, self)
 
@@ -181,6 +181,7 @@ class Sparsifier:
             )
         self._gradients, self._awaiting = True, False
         if self._in_step:
+            self._closure = True
             self._check_forward()
         layer.mask_gradient()
         if self._overflow is layer:
@@ -210,8 +211,8 @@ class Sparsifier:
                 f"training goes on past the {self.table.steps} steps announced to cigl.attach: no more "
                 "topology rounds, and the average goes on.", CiglWarning, stacklevel=2,
             )  # fmt: skip
-        for layer in self.layers:
-            if not self._elementwise or layer.gradient_is_touched():
+        if not self._elementwise or self._closure:
+            for layer in self.layers:
                 layer.clear_inactive(self.optimizer)
         snapshot = self.collection is not None and self.table.snapshots(self.step)
         off = {layer.name: layer.off for layer in self.layers} if snapshot else {}
@@ -246,8 +247,10 @@ class Sparsifier:
         self.in_force = True
         if not self.share:
             return
-        for layer, off in zip(self.layers, self.draw("z", self.step + 1), strict=True):
-            layer.switch_off(off, self.optimizer)
+        drawn = self.draw("z", self.step + 1)
+        zeros = torch.zeros(max(len(off) for off in drawn))
+        for layer, off in zip(self.layers, drawn, strict=True):
+            layer.switch_off(off, zeros[: len(off)].to(layer.weight), self.optimizer)
         torch.clear_autocast_cache()  # it may hold casts of the weights before
 
     def draw(self, stream: str, number: int) -> list[Tensor]:
@@ -284,7 +287,7 @@ class Sparsifier:
             layer.forget_off()
             layer.gradient = None
         self.wants_incoming = self.method.wants_gradient(self.table, self.step + 1)
-        self.in_force = self._suspended = self._awaiting = False
+        self.in_force = self._suspended = self._awaiting = self._closure = False
         self._gradients = self._reduced = False
         self._overflow = None
 

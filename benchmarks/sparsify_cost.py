@@ -62,11 +62,11 @@ class Sparse(Bare):
         )  # fmt: skip
 
     def __call__(self) -> None:
-        self.sparse.forward(True)
+        self.sparse.on_forward(True)
         for layer in self.sparse.layers:
             if self.sparse.wants_incoming:
-                self.sparse.incoming(layer, layer.parameter.grad)
-            self.sparse.gradient(layer)
+                self.sparse.on_incoming(layer, layer.parameter.grad)
+            self.sparse.on_gradient(layer)
         self.optimizer.step()
 
 

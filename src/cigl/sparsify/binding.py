@@ -1,9 +1,9 @@
 """The hooks: how a user's unchanged loop tells the sparsifier what is happening.
 
-    model(x)           -> forward(training)   once per call, from the root or from whichever part is called
-    loss.backward()    -> incoming(layer, g)  a micro-batch's dense gradient, where it is wanted
-                       -> gradient(layer)     when a selected parameter's p.grad is complete
-    optimizer.step()   -> before_step(), after_step()   not for steps that a GradScaler skips
+    model(x)           -> on_forward(training)   once per call, from the root or from whichever part is called
+    loss.backward()    -> on_incoming(layer, g)  a micro-batch's dense gradient, where it is wanted
+                       -> on_gradient(layer)     when a selected parameter's p.grad is complete
+    optimizer.step()   -> on_step_begin(), on_step_end()   not for steps that a GradScaler skips
 
 Nothing of it survives in copies: a deep copy or a pickle of the model holds inert hooks.
 """
@@ -26,13 +26,13 @@ from cigl.sparsify.layer import Layer
 class Listener(Protocol):
     wants_incoming: bool
 
-    def forward(self, training: bool) -> None: ...
-    def incoming(self, layer: Layer, gradient: Tensor) -> None: ...
-    def gradient(self, layer: Layer) -> None: ...
-    def before_step(self) -> None: ...
-    def after_step(self) -> None: ...
-    def before_load(self) -> None: ...
-    def after_load(self) -> None: ...
+    def on_forward(self, training: bool) -> None: ...
+    def on_incoming(self, layer: Layer, gradient: Tensor) -> None: ...
+    def on_gradient(self, layer: Layer) -> None: ...
+    def on_step_begin(self) -> None: ...
+    def on_step_end(self) -> None: ...
+    def on_load_begin(self) -> None: ...
+    def on_load_end(self) -> None: ...
 
 
 class Hook:
@@ -124,11 +124,11 @@ class Binding:
             if module is not model:
                 self._add(module.register_forward_pre_hook(Hook(self._enter_part), prepend=True))
         for module in {id(model): model, **parts}.values():
-            self._add(module.register_load_state_dict_pre_hook(Hook(lambda *_: listener.before_load())))
-            self._add(module.register_load_state_dict_post_hook(Hook(lambda *_: listener.after_load())))
+            self._add(module.register_load_state_dict_pre_hook(Hook(lambda *_: listener.on_load_begin())))
+            self._add(module.register_load_state_dict_post_hook(Hook(lambda *_: listener.on_load_end())))
         self._add(optimizer.register_step_pre_hook(self._before_step))
         self._add(optimizer.register_step_post_hook(self._after_step))
-        self._add(optimizer.register_load_state_dict_post_hook(lambda _: listener.after_load()))
+        self._add(optimizer.register_load_state_dict_post_hook(lambda _: listener.on_load_end()))
         # Hooks that come after a compiled run of the model would be left out of it in silence.
         torch.compiler.reset()
 
@@ -147,7 +147,7 @@ class Binding:
                 "a replica of the model was called (DataParallel), whose weights were copied before the masks "
                 "act: use DistributedDataParallel."
             )
-        self._listener.forward(module.training)
+        self._listener.on_forward(module.training)
         self._inside = True
 
     def _leave_root(self, *_: Any) -> None:
@@ -155,7 +155,7 @@ class Binding:
 
     def _enter_part(self, module: nn.Module, _: Any) -> None:
         if not self._inside:
-            self._listener.forward(module.training)
+            self._listener.on_forward(module.training)
 
     def _skipped(self) -> bool:
         """Fused optimizers are called also for a step that the GradScaler has decided to skip."""
@@ -164,11 +164,11 @@ class Binding:
 
     def _before_step(self, *_: Any) -> None:
         if not self._skipped():
-            self._listener.before_step()
+            self._listener.on_step_begin()
 
     def _after_step(self, *_: Any) -> None:
         if not self._skipped():
-            self._listener.after_step()
+            self._listener.on_step_end()
 
 
 def _true_weights(layer: Layer, attribute: str) -> Callable[..., None]:
@@ -191,12 +191,12 @@ def _on_gradient(layer: Layer, listener: Listener) -> list[Any]:
     def before(gradient: Tensor) -> None:
         layer, listener = weak_layer(), weak_listener()
         if layer is not None and listener is not None and listener.wants_incoming:
-            listener.incoming(layer, gradient)
+            listener.on_incoming(layer, gradient)
 
     def after(_: Tensor) -> None:
         layer, listener = weak_layer(), weak_listener()
         if layer is not None and listener is not None:
-            listener.gradient(layer)
+            listener.on_gradient(layer)
 
     handles = [parameter.register_hook(before), parameter.register_post_accumulate_grad_hook(after)]
     parameter.requires_grad_(trainable)

@@ -66,13 +66,13 @@ def load(sparse: Sparsifier, state: Mapping[str, Any]) -> Fingerprints:
             collection.load_state_dict(state["collection"])
     except (KeyError, TypeError, AttributeError) as error:
         raise CiglError(f"this sparsifier state is damaged ({error!r}): take an earlier checkpoint.") from error
-    sparse.before_load()
+    sparse.take_back_z()
     for layer in sparse.layers:
         part = parts[layer.name]
         layer.set_mask(part.mask, part.explored)
         layer.memory = {name: value.to(layer.bits.device, copy=True) for name, value in part.memory.items()}
     sparse.collection, sparse.step = collection, step
-    sparse.before_load()
+    sparse.take_back_z()
     return {name: (part.fingerprint, part.optimizer) for name, part in parts.items()}
 
 

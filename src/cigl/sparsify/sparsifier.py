@@ -147,14 +147,14 @@ class Sparsifier:
 
     def detach(self) -> None:
         """Remove all hooks; the model keeps M*W."""
-        self.before_load()
+        self.take_back_z()
         self.calls.remove()
         self._binding.remove()
         self._detached = True
 
     # The loop, as the hooks report it
 
-    def forward(self, training: bool) -> None:
+    def on_forward(self, training: bool) -> None:
         if not training:
             if self.in_force and self.share and not self._suspended:
                 self._suspend()
@@ -169,11 +169,11 @@ class Sparsifier:
         self._suspended = False
         self._awaiting = torch.is_grad_enabled()
 
-    def incoming(self, layer: Layer, gradient: Tensor) -> None:
+    def on_incoming(self, layer: Layer, gradient: Tensor) -> None:
         layer.keep_gradient(gradient)
         self._reduced = False
 
-    def gradient(self, layer: Layer) -> None:
+    def on_gradient(self, layer: Layer) -> None:
         if self._suspended:
             raise CiglError(
                 "the model ran in eval mode between a training forward and its backward, which changed the "
@@ -192,7 +192,7 @@ class Sparsifier:
             self._overflow = layer
             layer.spoil_gradient()
 
-    def before_step(self) -> None:
+    def on_step_begin(self) -> None:
         self._check_forward()
         self._reduce_gradients()
         if self._overflow is not None:
@@ -202,7 +202,7 @@ class Sparsifier:
                 layer.mask_gradient()
         self._in_step = True
 
-    def after_step(self) -> None:
+    def on_step_end(self) -> None:
         self._in_step = False
         self._reduce_gradients()
         self.step += 1
@@ -226,13 +226,10 @@ class Sparsifier:
         finally:  # a user's score may fail: the step is over all the same
             self._end_of_step()
 
-    def before_load(self) -> None:
-        """The user loads weights: what is not among them must be M*W."""
-        for layer in self.layers:
-            layer.suspend()
-        self._end_of_step()
+    def on_load_begin(self) -> None:
+        self.take_back_z()  # what is not among the loaded weights must be M*W
 
-    def after_load(self) -> None:
+    def on_load_end(self) -> None:
         self._loaded = True
 
     # The parts of a step
@@ -281,6 +278,12 @@ class Sparsifier:
                 "acted: call model.train() before training, call the attached model itself, and compile it as a "
                 "whole, not only a part of it."
             )
+
+    def take_back_z(self) -> None:
+        """Whatever the moment, the parameters hold M*W, and the next training forward begins the step anew."""
+        for layer in self.layers:
+            layer.suspend()
+        self._end_of_step()
 
     def _end_of_step(self) -> None:
         for layer in self.layers:

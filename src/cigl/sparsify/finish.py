@@ -30,7 +30,7 @@ def finalize(sparse: Sparsifier, loader: Iterable[Any] | None, forward: Forward 
                         "finalize(average=False).")  # fmt: skip
     if sparse.step < sparse.table.steps:
         warnings.warn(f"finalizing early: {_progress(sparse)}.", CiglWarning, stacklevel=3)
-    _need_loader(sparse, loader, changed=mean is not None or bool(sparse.share))
+    _need_loader(sparse, loader, changed=changes_weights(sparse, average))
     if mean is not None:
         values = _cut_back(sparse, mean.mean) if sparse.method.resparsify else mean.mean
     else:
@@ -40,6 +40,11 @@ def finalize(sparse: Sparsifier, loader: Iterable[Any] | None, forward: Forward 
     if loader is not None:
         reestimate_batch_norm(model, loader, forward)
     return model
+
+
+def changes_weights(sparse: Sparsifier, average: bool = True) -> bool:
+    """Whether what ``finalize`` returns is not what was trained with: an average, or weights trained under Z."""
+    return bool(sparse.share) or (average and isinstance(sparse.collection, Mean))
 
 
 def members(sparse: Sparsifier, n: int | None) -> list[nn.Module]:

@@ -43,6 +43,7 @@ class Method:
     resparsify: bool = False  # the average is cut back to the layer's count, so M may move meanwhile
     final_weights: Literal["W", "p*W"] = "W"  # what finalize returns where nothing is averaged
     start_variance: Literal["zero", "mean"] = "zero"  # Adam's second moment of a grown weight
+    predicts_with: Literal["weights", "members"] = "weights"  # one model, or the average over sparse.members()
     starts_dense: bool = False
     memory: tuple[str, ...] = ()  # a float32 per weight each, kept with the masks and saved with them
 
@@ -268,10 +269,11 @@ _CATALOGUE: dict[str, Method] = {
         CigL(name="cigl-no-rm", about="CigL without the random mask: RigL, averaged", random_mask=None,
              average_of=None),
         CigL(name="cigl-no-wma", about="CigL without averaging: keeps its snapshots, for averaged predictions",
-             keep_snapshots=True, second_moment=None),
+             keep_snapshots=True, second_moment=None, predicts_with="members"),
         SupTickets(),
         WeightDropout(),
-        WeightDropout(name="rigl-mcdp", about="RigL with weight dropout; predicts with masks drawn at test time"),
+        WeightDropout(name="rigl-mcdp", about="RigL with weight dropout; predicts with masks drawn at test time",
+                      predicts_with="members"),
     )
 }  # fmt: skip
 

@@ -19,7 +19,7 @@ from torch.optim import SGD, Adam, AdamW, NAdam, Optimizer, RAdam, RMSprop
 
 from cigl.errors import CiglError, CiglWarning
 from cigl.sparsify import checkpoint, finish, topology
-from cigl.sparsify.batch_norm import Forward
+from cigl.sparsify.batch_norm import Forward, running_norms
 from cigl.sparsify.binding import Binding, active_ddp, mean_over_processes
 from cigl.sparsify.layer import Layer, as_scores, is_finite, put
 from cigl.sparsify.methods import Method
@@ -109,6 +109,11 @@ class Sparsifier:
         return self.table.learning_rate(before)
 
     # Results
+
+    @property
+    def needs_loader(self) -> bool:
+        """Whether ``finalize`` must re-estimate batch-norm statistics, and so needs training data."""
+        return finish.changes_weights(self) and bool(running_norms(self.model))
 
     def finalize(
         self, loader: Iterable[Any] | None = None, forward: Forward | None = None, average: bool = True

@@ -1,0 +1,202 @@
+"""What a run is: one frozen dataclass, the same keys in flags, files and presets. Knows nothing of torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from cigl.errors import CiglError, unknown
+
+
+def option(default: Any, about: str) -> Any:
+    return field(default=default, metadata={"help": about})
+
+
+@dataclass(frozen=True)
+class Config:
+    """A run, completely: the same configuration gives the same weights (one thread, CPU)."""
+
+    dataset: str = option("mnist1d", "a name from `cigl data list`, or folder:PATH")
+    model: str = option("mlp", "a name from `cigl models`, or package.module:factory")
+    method: str = option("cigl", "a name from `cigl methods`")
+    sparsity: float = option(0.8, "share of zeros, from 0 to below 1")
+    epochs: int = option(60, "how long to train")
+    seed: int = option(0, "of weights, masks, batches and augmentation")
+    batch_size: int = option(64, "examples per step")
+    train_size: int | None = option(None, "use this many training examples only")
+    validation: float = option(0.0, "share of the training data held out (for --temperature holdout: 0.1)")
+    augment: bool = option(True, "pad, crop and flip images where the dataset is usually augmented")
+    optimizer: Literal["sgd", "adam", "adamw"] = option("sgd", "sgd, adam or adamw")
+    lr: float = option(0.1, "learning rate at its highest")
+    momentum: float = option(0.9, "of SGD")
+    nesterov: bool = option(True, "of SGD")
+    weight_decay: float = option(1e-4, "of all parameters, as torch means it")
+    schedule: Literal["piecewise", "cosine", "constant"] = option("piecewise", "piecewise, cosine or constant")
+    milestones: tuple[float, ...] = option((1 / 3, 2 / 3), "shares of training after which piecewise decays")
+    gamma: float = option(0.5, "factor of each piecewise decay")
+    lr_end: float = option(0.0, "cosine ends at this share of lr")
+    warmup_epochs: float = option(0.0, "epochs of linear warm-up")
+    label_smoothing: float = option(0.0, "share of the uniform label")
+    mixup: float = option(0.0, "alpha of mixup's Beta distribution; 0 for none")
+    clip: float | None = option(None, "largest gradient norm")
+    bf16: bool = option(False, "autocast to bfloat16")
+    distribution: Literal["erk", "er", "uniform"] = option("erk", "how layers share the weights")
+    update_every: int | None = option(None, "steps between topology rounds")
+    drop_fraction: float | None = option(None, "share of active weights that the first round drops")
+    update_until: float | None = option(None, "share of training after which the topology stays")
+    random_mask: float | None = option(None, "share of active weights switched off per step")
+    average_from: float | None = option(None, "share of training after which snapshots are averaged")
+    average_of: Literal["Z*W", "p*W"] | None = option(None, "what is averaged: Z*W (the paper) or p*W")
+    final_weights: Literal["W", "p*W"] | None = option(None, "what weight dropout predicts with")
+    reestimate: bool = option(False, "re-estimate batch-norm statistics also where weights are as trained")
+    temperature: Literal["none", "holdout", "pilot"] = option("none", "none, holdout or pilot")
+    device: str = option("cpu", "cpu, cuda, cuda:1, ...")
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            object.__setattr__(self, each.name, _typed(each.name, getattr(self, each.name)))
+        _check(self)
+
+    @property
+    def held_out(self) -> float:
+        """The share of the training data that is not trained on."""
+        return self.validation or (0.1 if self.temperature == "holdout" else 0.0)
+
+    def changed(self, **changes: Any) -> Config:
+        return dataclasses.replace(self, **_known(changes))
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON and YAML hold it."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+
+    def digest(self, *, without: tuple[str, ...] = ()) -> str:
+        """A name for this configuration: the same keys and values, the same digest."""
+        kept = {name: value for name, value in self.plain().items() if name not in without}
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+
+
+_TYPES = typing.get_type_hints(Config)
+KEYS = [each.name for each in fields(Config)]
+
+
+def _typed(name: str, value: Any) -> Any:
+    """The value in the key's type, or an error that names both."""
+    kind = _TYPES[name]
+    if isinstance(kind, types.UnionType):
+        if value is None:
+            return None
+        kind = next(part for part in kind.__args__ if part is not type(None))
+    if typing.get_origin(kind) is Literal:
+        if value not in typing.get_args(kind):
+            raise unknown(name, value, typing.get_args(kind))
+        return value
+    if typing.get_origin(kind) is tuple:
+        if not isinstance(value, (list, tuple)) or not all(_is_number(part) for part in value):
+            raise CiglError(f"{name} is {value!r}: give a list of numbers, such as [0.5, 0.75].")
+        return tuple(float(part) for part in value)
+    if kind is float and _is_number(value):
+        return float(value)
+    if type(value) is not kind:
+        raise CiglError(f"{name} is {value!r}: give {_WORDS[kind]}.")
+    return value
+
+
+_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _check(config: Config) -> None:
+    """What can be said without the data and the model; the rest is said by cigl.attach and the data."""
+    positive = {"epochs": config.epochs, "batch_size": config.batch_size, "lr": config.lr, "gamma": config.gamma}
+    for name, value in positive.items():
+        if value <= 0:
+            raise CiglError(f"{name} is {value}: it must be above 0.")
+    shares = {"validation": config.validation, "label_smoothing": config.label_smoothing, "sparsity": config.sparsity}
+    for name, value in shares.items():
+        if not 0 <= value < 1:
+            raise CiglError(f"{name} is {value}: give a share from 0 to below 1.")
+    if config.mixup < 0 or config.warmup_epochs < 0 or config.weight_decay < 0:
+        raise CiglError("mixup, warmup_epochs and weight_decay can't be negative.")
+    if config.temperature == "pilot" and config.validation:
+        raise CiglError("a pilot makes the held-out part unnecessary: leave validation at 0.")
+    if list(config.milestones) != sorted(config.milestones) or not all(0 < m < 1 for m in config.milestones):
+        raise CiglError(f"milestones are {list(config.milestones)}: give rising shares of training between 0 and 1.")
+
+
+PRESETS: dict[str, tuple[str, dict[str, Any]]] = {}
+
+
+def _preset(name: str, about: str, **keys: Any) -> None:
+    PRESETS[name] = (about, keys)
+
+
+# The paper follows RigL (Evci et al. 2020, appendix): the rate falls by 5 every 30,000 of 97,750 steps.
+_CIFAR = {
+    "epochs": 250, "batch_size": 128, "lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 5e-4,
+    "schedule": "piecewise", "milestones": [0.307, 0.614, 0.921], "gamma": 0.2, "sparsity": 0.95,
+}  # fmt: skip
+_preset("cifar10-resnet50", "the paper's main setting", dataset="cifar10", model="resnet50", **_CIFAR)
+_preset("cifar10-wrn-22-2", "the paper's smaller network", dataset="cifar10", model="wrn-22-2", **_CIFAR)
+_preset("cifar100-resnet50", "the paper's 100 classes", dataset="cifar100", model="resnet50", **_CIFAR)
+_preset(
+    "imagenet-resnet50", "the paper's ImageNet setting", dataset="imagenet", model="resnet50", epochs=100,
+    batch_size=64, lr=0.025, momentum=0.9, nesterov=True, weight_decay=1e-4, schedule="piecewise",
+    milestones=[0.3, 0.7, 0.9], gamma=0.1, warmup_epochs=5.0, sparsity=0.8,
+)  # fmt: skip
+_preset("mnist1d-mlp", "the default: half a minute on a CPU")
+_preset(
+    "fashion-mnist-mlp", "10,000 images, an MLP: some 15 seconds on a CPU", dataset="fashion-mnist", model="mlp",
+    train_size=10_000, epochs=40, batch_size=128, lr=0.1, milestones=[0.34, 0.68], gamma=0.5, update_every=50,
+)  # fmt: skip
+_preset(
+    "cifar10-convnet", "a small convolutional network: minutes on a CPU", dataset="cifar10", model="convnet",
+    train_size=10_000, epochs=20, batch_size=128, lr=0.05, update_every=50,
+)  # fmt: skip
+
+
+def resolve(
+    flags: Mapping[str, Any] | None = None, file: Path | str | None = None, preset: str | None = None
+) -> Config:
+    """Flags win over the file, the file over the preset, the preset over the defaults.
+
+    >>> resolve({"seed": 3}, preset="fashion-mnist-mlp").batch_size
+    128
+    """
+    given = _read(Path(file)) if file is not None else {}
+    preset = preset or given.pop("preset", None)
+    given.pop("preset", None)
+    if preset is not None and preset not in PRESETS:
+        raise unknown("preset", preset, PRESETS)
+    keys = dict(PRESETS[preset][1]) if preset is not None else {}
+    return Config(**_known(keys | given | dict(flags or {})))
+
+
+def _known(keys: Mapping[str, Any]) -> dict[str, Any]:
+    for key in keys:
+        if key not in KEYS:
+            raise unknown("key", key, KEYS)
+    return dict(keys)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise CiglError(f"the configuration {path} can't be read: {' '.join(str(error).split())}.") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise CiglError(f"the configuration {path} must hold keys and values, such as `sparsity: 0.9`.")
+    return {str(key): value for key, value in content.items()}

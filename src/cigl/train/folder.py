@@ -1,0 +1,128 @@
+"""A run's folder: its configuration, metrics, checkpoints and result, safe against kills and second writers.
+
+config.yaml          what the run is; reproduces it with `cigl train --config`
+metrics.jsonl        a line per epoch
+checkpoints/         the newest two; N.safetensors after N steps
+model.safetensors    the finished model
+report.json, .npz    its calibration on the test data, with reliability.svg
+result.json          written last: a run that has it is finished
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cigl.errors import CiglError, CiglWarning
+from cigl.train import tensors
+from cigl.train.config import Config, resolve
+
+KEEP = 2
+
+
+class RunFolder:
+    """Paths and files of one run."""
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self.metrics = self.path / "metrics.jsonl"
+
+    @property
+    def is_started(self) -> bool:
+        return (self.path / "config.yaml").is_file()
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.path / "result.json").is_file()
+
+    @contextmanager
+    def locked(self, wait: bool = False) -> Iterator[None]:
+        """One process at a time; the lock goes with the process, however it ends."""
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            file = (self.path / "lock").open("w")
+        except OSError as error:
+            raise CiglError(f"the run folder {self.path} can't be written to: {error.strerror}.") from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                raise CiglError(
+                    f"another process is training in {self.path}: wait for it, or choose another --out."
+                ) from None
+            for leftover in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):
+                leftover.unlink(missing_ok=True)  # of a process that was killed while writing
+            yield
+
+    # Configuration and results
+
+    def write_config(self, config: Config) -> None:
+        import yaml
+
+        text = yaml.safe_dump(config.plain(), sort_keys=False)
+        tensors.write_atomically(self.path / "config.yaml", text.encode())
+
+    def read_config(self) -> Config:
+        if not self.is_started:
+            raise CiglError(f"{self.path} is not a run folder: it has no config.yaml.")
+        return resolve(file=self.path / "config.yaml")
+
+    def write_json(self, name: str, content: Any) -> None:
+        tensors.write_atomically(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
+
+    def read_json(self, name: str) -> Any:
+        try:
+            return json.loads((self.path / name).read_text())
+        except (OSError, ValueError) as error:
+            raise CiglError(f"{self.path / name} can't be read: {error}.") from error
+
+    # Metrics
+
+    def add_metrics(self, row: dict[str, Any]) -> None:
+        try:
+            with self.metrics.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+        except OSError as error:
+            raise CiglError(f"{self.metrics} can't be written: {error.strerror}.") from error
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """All whole lines (a kill may have torn the last one)."""
+        rows = []
+        for line in self.metrics.read_text().splitlines() if self.metrics.is_file() else []:
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                break
+        return rows
+
+    def cut_metrics(self, epochs: int) -> None:
+        """Back to what a checkpoint knows of: the first ``epochs`` lines."""
+        rows = [row for row in self.read_metrics() if row["epoch"] <= epochs]
+        tensors.write_atomically(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+    # Checkpoints
+
+    def save_checkpoint(self, step: int, state: Any) -> None:
+        tensors.save(self.checkpoints / f"{step}.safetensors", state)
+        for old in self._newest_first()[KEEP:]:
+            old.unlink(missing_ok=True)
+
+    def load_checkpoint(self) -> Any | None:
+        """The newest one that is whole, or None; a damaged one is told of."""
+        for path in self._newest_first():
+            try:
+                return tensors.load(path)
+            except CiglError as error:
+                warnings.warn(f"{error} The checkpoint before it is used instead.", CiglWarning, stacklevel=2)
+                path.unlink(missing_ok=True)
+        return None
+
+    def _newest_first(self) -> list[Path]:
+        found = [path for path in self.checkpoints.glob("*.safetensors") if path.stem.isdigit()]
+        return sorted(found, key=lambda path: int(path.stem), reverse=True)

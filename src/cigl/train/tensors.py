@@ -1,0 +1,104 @@
+"""Nested states of tensors and plain values in one safetensors file, checksummed and written atomically.
+
+Nothing is pickled: the structure is JSON in the file's metadata, the tensors are the file's own. Keys keep
+their type (optimizers number their parameters), and lists and tuples stay what they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cigl.errors import CiglError
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """The file is there whole, or as it was before: a crash at any moment leaves no half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise CiglError(
+            f"{path} can't be written ({error.strerror or error}); what was there before is intact."
+        ) from error
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def save(path: Path, state: Any) -> None:
+    from safetensors.torch import save as to_bytes
+
+    tensors: dict[str, Tensor] = {}
+    structure = json.dumps(_encode(state, tensors))
+    metadata = {"cigl": "1", "structure": structure, "sha256": _digest(structure, tensors)}
+    write_atomically(path, to_bytes(tensors, metadata))
+
+
+def load(path: Path) -> Any:
+    """The state, or a CiglError if the file is damaged in any way."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), "pt") as file:  # type: ignore[no-untyped-call]
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        structure = metadata["structure"]
+        if metadata["sha256"] != _digest(structure, tensors):
+            raise CiglError(f"{path} is damaged: its checksum does not fit its content.")
+        return _decode(json.loads(structure), tensors)
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
+        if isinstance(error, CiglError):
+            raise
+        raise CiglError(f"{path} is damaged or not a checkpoint ({' '.join(str(error).split())}).") from error
+
+
+def _digest(structure: str, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(structure.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
+    return digest.hexdigest()
+
+
+def _encode(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        name = f"t{len(tensors)}"
+        tensors[name] = value.detach().cpu().contiguous().clone()
+        return {"tensor": name}
+    if isinstance(value, Mapping):
+        return {"items": [[_encode(k, tensors), _encode(v, tensors)] for k, v in value.items()]}
+    if isinstance(value, tuple):
+        return {"tuple": [_encode(part, tensors) for part in value]}
+    if isinstance(value, list):
+        return [_encode(part, tensors) for part in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise CiglError(f"a {type(value).__name__} can't be saved: states hold tensors and plain values.")
+
+
+def _decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(value, list):
+        return [_decode(part, tensors) for part in value]
+    if not isinstance(value, dict):
+        return value
+    if "tensor" in value:
+        return tensors[value["tensor"]]
+    if "tuple" in value:
+        return tuple(_decode(part, tensors) for part in value["tuple"])
+    return {_decode(k, tensors): _decode(v, tensors) for k, v in value["items"]}

@@ -1,0 +1,178 @@
+"""One run in memory: model, optimizer, sparsifier and place in the data; everything that a checkpoint holds.
+
+The loop here is the model for users' own. Batches, augmentation, mixup and the learning rate are pure functions
+of seed, epoch and step, so a checkpoint has to hold little more than where it stands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import cigl.data
+import cigl.models
+from cigl.calibrate import mixup
+from cigl.calibrate.evaluate import predict
+from cigl.data import Source, Split
+from cigl.errors import CiglError
+from cigl.sparsify import Method, attach, method
+from cigl.sparsify.schedule import CycleTimetable
+from cigl.train.config import Config
+from cigl.train.optim import build_optimizer, lr_factor
+
+EVALUATION_BATCH = 500
+
+
+@dataclass
+class Parts:
+    """The data of a run. The validation part is cut from the training data; the test data is never tuned on."""
+
+    source: Source
+    train: Split
+    validation: Split | None
+
+    @classmethod
+    def of(cls, config: Config) -> Parts:
+        source = cigl.data.open(config.dataset, seed=0)
+        train, validation = source.train, None
+        if config.train_size is not None:
+            if not 0 < config.train_size <= len(train):
+                raise CiglError(f"train_size is {config.train_size}, but {config.dataset} has {len(train)} examples.")
+            train = train.take(torch.arange(config.train_size))
+        if config.held_out:
+            train, validation = train.divide(config.held_out, seed=0)  # the same part for every seed
+        if train.steps(config.batch_size, drop_last=True) == 0:
+            raise CiglError(f"{len(train)} training examples make no batch of {config.batch_size}: lower batch_size.")
+        return cls(source, train, validation)
+
+    def split(self, name: str) -> Split:
+        found = {"train": self.train, "validation": self.validation, "test": self.source.test}.get(name)
+        if found is None:
+            raise CiglError(f"this run has no {name} split: there is train, test and, with validation, validation.")
+        return found
+
+
+class Trainer:
+    """A run that can be stepped, saved and loaded."""
+
+    def __init__(self, config: Config, parts: Parts):
+        self.config, self.parts = config, parts
+        self.steps_per_epoch = parts.train.steps(config.batch_size, drop_last=True)
+        torch.manual_seed(config.seed)
+        self.device = torch.device(config.device)
+        self.model = cigl.models.build(config.model, parts.source.classes, parts.source.shape).to(self.device)
+        self.optimizer = build_optimizer(config, self.model)
+        self.sparse = attach(
+            self.model, self.optimizer, _method(config), sparsity=config.sparsity, epochs=config.epochs,
+            steps_per_epoch=self.steps_per_epoch, distribution=config.distribution, seed=config.seed,
+        )  # fmt: skip
+        factor = lr_factor(config, self.steps_per_epoch)
+        cycles = isinstance(self.sparse.table, CycleTimetable)
+        self.lr_factor = self.sparse.learning_rate(factor) if cycles else factor
+        self.epoch = 0  # finished ones
+        self.batch = 0  # ... and of the one under way
+        self.sums = [0.0, 0, 0]  # loss, right, seen
+
+    @property
+    def step(self) -> int:
+        return self.epoch * self.steps_per_epoch + self.batch
+
+    @property
+    def lr(self) -> float:
+        return self.config.lr * self.lr_factor(self.step)
+
+    def steps(self) -> Iterator[None]:
+        """Train the rest of the epoch under way, a step at a time."""
+        self.model.train()
+        batches = self.parts.train.batches(
+            self.config.batch_size, seed=self.config.seed, epoch=self.epoch, shuffle=True,
+            augment=self.config.augment, drop_last=True, start=self.batch, device=self.device,
+        )  # fmt: skip
+        for x, y in batches:
+            self._step(x, y)
+            self.batch += 1
+            yield
+
+    def _step(self, x: Tensor, y: Tensor) -> None:
+        config = self.config
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr
+        target = y
+        if config.mixup:
+            place = np.random.default_rng([config.seed, self.epoch, self.batch])
+            x, target = mixup(x, y, self.parts.source.classes, alpha=config.mixup, generator=place)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=config.bf16):
+            logits = self.model(x)
+            loss = F.cross_entropy(logits, target, label_smoothing=config.label_smoothing)
+        self.optimizer.zero_grad()
+        loss.backward()
+        if config.clip is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
+        value = loss.item()
+        if not math.isfinite(value):
+            raise CiglError(
+                f"the loss is {value} in step {self.step + 1} (epoch {self.epoch + 1}): lower lr or set clip; the last "
+                "checkpoint is from before."
+            )
+        self.optimizer.step()
+        self.sums[0] += value * len(y)
+        self.sums[1] += int((logits.argmax(1) == y).sum())
+        self.sums[2] += len(y)
+
+    def finish_epoch(self, seconds: float) -> dict[str, Any]:
+        """The row of metrics of the epoch that has just been trained."""
+        loss, right, seen = self.sums
+        row = {
+            "epoch": self.epoch + 1, "step": self.sparse.step, "loss": loss / seen, "accuracy": right / seen,
+            "density": self.sparse.density, "explored": self.sparse.explored, "lr": self.lr,
+        }  # fmt: skip
+        if self.parts.validation is not None:
+            logits, labels = self.predict(self.model, "validation")
+            row["validation_loss"] = F.cross_entropy(logits, labels).item()
+            row["validation_accuracy"] = (logits.argmax(1) == labels).float().mean().item()
+        self.epoch, self.batch, self.sums = self.epoch + 1, 0, [0.0, 0, 0]
+        return row | {"seconds": seconds}
+
+    def predict(self, model: nn.Module, split: str) -> tuple[Tensor, Tensor]:
+        """Logits and labels of a whole split."""
+        return predict(model, self.parts.split(split).batches(EVALUATION_BATCH, device=self.device))
+
+    def finalize(self) -> nn.Module:
+        """The finished model; batch-norm statistics from training data where they must be re-estimated."""
+        wanted = self.sparse.needs_loader or self.config.reestimate
+        batches = self.parts.train.batches(
+            self.config.batch_size, seed=self.config.seed, epoch=self.config.epochs, shuffle=True,
+            augment=self.config.augment, drop_last=True, device=self.device,
+        )  # fmt: skip
+        return self.sparse.finalize(batches if wanted else None).eval()
+
+    # Checkpoints
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch, "batch": self.batch, "sums": self.sums, "model": dict(self.model.state_dict()),
+            "optimizer": self.optimizer.state_dict(), "sparsifier": self.sparse.state_dict(),
+            "generator": torch.get_rng_state(),
+        }  # fmt: skip
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.sparse.load_state_dict(state["sparsifier"])
+        self.epoch, self.batch, self.sums = state["epoch"], state["batch"], list(state["sums"])
+        torch.set_rng_state(state["generator"])
+
+
+def _method(config: Config) -> Method:
+    names = ("update_every", "drop_fraction", "update_until", "random_mask", "average_from", "average_of")
+    given = {name: getattr(config, name) for name in (*names, "final_weights")}
+    return method(config.method, **{name: value for name, value in given.items() if value is not None})
+
+

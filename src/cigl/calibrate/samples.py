@@ -1,0 +1,163 @@
+"""From logits or probabilities and labels to what is measured per sample.
+
+Which of the two was given is never guessed: the argument's name says it. ``measure_rows`` is the one place
+where confidence, NLL and Brier are computed; the report calls it in float64, the streaming accumulator in the
+dtype of its input.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cigl.calibrate.bins import Array
+from cigl.errors import CiglError, CiglWarning
+
+ROWS = 4096  # handled at a time, so that temporary memory does not grow with the data
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a batch shows, per sample."""
+
+    confidence: Tensor
+    predicted: Tensor
+    correct: Tensor
+    nll: Tensor
+    brier: Tensor
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What a test set shows, per sample, in its order."""
+
+    labels: Array
+    predicted: Array
+    confidence: Array
+    correct: Array
+    nll: Array
+    brier: Array
+    top5: Array | None
+
+    @property
+    def n(self) -> int:
+        return int(self.labels.size)
+
+
+def checked_input(logits: Any, probabilities: Any, labels: Any) -> tuple[Tensor, Tensor, bool]:
+    """(scores, labels, whether the scores are logits), or the reason why they can't be used."""
+    if (logits is None) == (probabilities is None):
+        given = "neither" if logits is None else "both"
+        raise CiglError(f"{given} of logits and probabilities given: pass exactly one of logits=, probabilities=.")
+    is_logits = logits is not None
+    name = "logits" if is_logits else "probabilities"
+    scores = torch.as_tensor(logits if is_logits else probabilities).detach()
+    labels = torch.as_tensor(labels).detach()
+    if scores.ndim != 2 or not scores.is_floating_point():
+        raise CiglError(f"{name} must be floating-point numbers of shape (samples, classes), not "
+                        f"{_described(scores)}; for one probability per sample pass both columns, 1-p and p.")  # fmt: skip
+    if scores.shape[0] == 0:
+        raise CiglError("there are no samples: nothing can be measured on zero rows.")
+    if scores.shape[1] < 2:
+        raise CiglError(f"{name} have {scores.shape[1]} class: at least 2 are needed; for a binary model pass both "
+                        "columns, 1-p and p.")  # fmt: skip
+    if labels.shape != scores.shape[:1] or labels.is_floating_point() or labels.dtype == torch.bool:
+        raise CiglError(f"labels must be one class number per row, integers of shape ({scores.shape[0]},), not "
+                        f"{_described(labels)}; of one-hot labels take labels.argmax(1).")  # fmt: skip
+    labels = labels.long()
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= scores.shape[1]:
+        raise CiglError(f"labels run from {low} to {high}, but there are {scores.shape[1]} classes, numbered from 0: "
+                        "drop the samples without a label, or shift the numbers.")  # fmt: skip
+    return scores, labels.to(scores.device), is_logits
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
+
+
+def check_rows(scores: Tensor, is_logits: bool) -> None:
+    """Values that no formula survives. The tolerance of a row's sum is that of the dtype it came in."""
+    if not bool(torch.isfinite(scores).all()):
+        row = int((~torch.isfinite(scores)).any(1).nonzero()[0])
+        raise CiglError(f"{'logits' if is_logits else 'probabilities'} have NaN or infinity, first in row {row}: "
+                        "look for a diverged model; for a class that is ruled out use a large negative logit.")  # fmt: skip
+    if is_logits:
+        return
+    tolerance = max(4 * torch.finfo(scores.dtype).eps, 1e-5)
+    exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    wrong = (exact.sum(1) - 1).abs() > tolerance
+    wrong |= (exact < 0).any(1)
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        raise CiglError(f"row {row} of probabilities sums to {float(exact[row].sum()):.6g} with smallest entry "
+                        f"{float(exact[row].min()):.3g}: rows must be non-negative and sum to 1; if these are logits, "
+                        "pass logits=.")  # fmt: skip
+
+
+def measure_rows(scores: Tensor, labels: Tensor, is_logits: bool) -> tuple[Rows, Tensor]:
+    """The rows' measures, and all probabilities (unnormalised exponentials never leave).
+
+    The predicted class is the first of the largest. NLL comes from the logits, not from a rounded
+    probability, so it stays finite. Brier is sum_c (p_c - y_c)^2, between 0 and 2.
+    """
+    top, predicted = scores.max(1)
+    own = scores.gather(1, labels[:, None]).squeeze(1)
+    if is_logits:
+        p = torch.sub(scores, top[:, None]).exp_()
+        total = p.sum(1)
+        p.div_(total[:, None])
+        confidence, nll = 1 / total, total.log() + (top - own)
+        own = p.gather(1, labels[:, None]).squeeze(1)
+    else:
+        p, confidence = scores, top
+        nll = -own.clamp_min(torch.finfo(own.dtype).tiny).log()
+    brier = (torch.linalg.vecdot(p, p) + (1 - 2 * own)).clamp_min(0)
+    return Rows(confidence, predicted, predicted == labels, nll, brier), p
+
+
+def in_top(scores: Tensor, labels: Tensor, k: int) -> Tensor:
+    """Whether the label is among the ``k`` largest; of equal scores the first come first.
+
+    >>> in_top(torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]]), torch.tensor([1, 1]), 1).tolist()
+    [False, False]
+    """
+    own = scores.gather(1, labels[:, None])
+    before = torch.arange(scores.shape[1], device=scores.device) < labels[:, None]
+    return ((scores > own) | ((scores == own) & before)).sum(1) < k
+
+
+def measure_samples(scores: Tensor, labels: Tensor, is_logits: bool) -> tuple[Samples, Array]:
+    """Per-sample measures and probabilities in float64 on the CPU, whatever dtype and device came in."""
+    rows: list[Rows] = []
+    top5: list[Tensor] = []
+    probabilities = np.empty(tuple(scores.shape))
+    impossible = 0
+    for start in range(0, scores.shape[0], ROWS):
+        given, own = scores[start : start + ROWS], labels[start : start + ROWS].cpu()
+        check_rows(given, is_logits)
+        exact = given.cpu().double()
+        measured, p = measure_rows(exact, own, is_logits)
+        rows.append(measured)
+        probabilities[start : start + ROWS] = p.numpy()
+        if scores.shape[1] > 5:
+            top5.append(in_top(exact, own, 5))
+        impossible += 0 if is_logits else int((exact.gather(1, own[:, None]) == 0).sum())
+    if impossible:
+        warnings.warn(f"{impossible} samples have probability 0 for their true class: their NLL is infinite and is "
+                      "counted as 708 (the smallest float64); pass logits=, or the mean of more members.",
+                      CiglWarning, stacklevel=4)  # fmt: skip
+
+    def joined(name: str) -> Array:
+        return np.asarray(torch.cat([getattr(part, name) for part in rows]))
+
+    names = ("predicted", "confidence", "correct", "nll", "brier")
+    per_sample = {name: joined(name) for name in names}
+    return Samples(
+        labels=labels.cpu().numpy(), top5=torch.cat(top5).numpy() if top5 else None, **per_sample
+    ), probabilities

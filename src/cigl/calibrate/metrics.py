@@ -89,7 +89,7 @@ class Measures:
     >>> samples = Samples(*(np.array(x) for x in ([0, 1], [0, 0], [0.8, 0.6], [True, False], [0.2, 0.9], [0.1, 0.7])),
     ...     None)
     >>> measure = Measures(samples, np.array([[0.8, 0.2], [0.6, 0.4]]), bins=15)
-    >>> float(measure(np.ones((1, 2), dtype=np.int32))["ece_15"][0])
+    >>> round(float(measure(np.ones((1, 2), dtype=np.int32))["ece_15"][0]), 9)
     0.4
     """
 
@@ -100,7 +100,9 @@ class Measures:
         self.confidence = samples.confidence[self.order]
         self.correct = samples.correct[self.order].astype(np.float64)
         means = {"accuracy": samples.correct, "top5": samples.top5, "nll": samples.nll, "brier": samples.brier}
-        self.means = {name: values[self.order].astype(np.float64) for name, values in means.items() if values is not None}
+        self.means = {
+            name: values[self.order].astype(np.float64) for name, values in means.items() if values is not None
+        }
         widths = {f"ece_{b}": width_edges(b, dtype).numpy() for b in dict.fromkeys((15, bins, 10))}
         edges = widths | {"ece_mass_15": mass_edges(samples.confidence, 15)}
         self.schemes = {name: Scheme.over(self.confidence, e) for name, e in edges.items()}

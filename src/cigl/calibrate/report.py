@@ -38,8 +38,8 @@ class Estimate(float):
         self.low, self.high, self.floor = low, high, floor
         return self
 
-    def __getnewargs__(self) -> tuple[float, ...]:  # copying
-        return (float(self), self.low, self.high)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Estimate, (float(self), self.low, self.high, self.floor)
 
     def to_dict(self) -> dict[str, float]:
         parts = {"value": float(self), "low": self.low, "high": self.high}

@@ -60,7 +60,7 @@ def checked_input(logits: Any, probabilities: Any, labels: Any) -> tuple[Tensor,
     labels = torch.as_tensor(labels).detach()
     if scores.ndim != 2 or not scores.is_floating_point():
         raise CiglError(f"{name} must be floating-point numbers of shape (samples, classes), not "
-                        f"{_described(scores)}; for one probability per sample pass both columns, 1-p and p.")  # fmt: skip
+                        f"{_described(scores)}; for a binary model pass both columns, 1-p and p.")  # fmt: skip
     if scores.shape[0] == 0:
         raise CiglError("there are no samples: nothing can be measured on zero rows.")
     if scores.shape[1] < 2:
@@ -81,27 +81,27 @@ def _described(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
 
 
-def check_rows(scores: Tensor, is_logits: bool) -> None:
-    """Values that no formula survives. The tolerance of a row's sum is that of the dtype it came in."""
-    if not bool(torch.isfinite(scores).all()):
-        row = int((~torch.isfinite(scores)).any(1).nonzero()[0])
-        raise CiglError(f"{'logits' if is_logits else 'probabilities'} have NaN or infinity, first in row {row}: "
-                        "look for a diverged model; for a class that is ruled out use a large negative logit.")  # fmt: skip
-    if is_logits:
-        return
-    tolerance = max(4 * torch.finfo(scores.dtype).eps, 1e-5)
-    exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    wrong = (exact.sum(1) - 1).abs() > tolerance
-    wrong |= (exact < 0).any(1)
-    if bool(wrong.any()):
-        row = int(wrong.nonzero()[0])
-        raise CiglError(f"row {row} of probabilities sums to {float(exact[row].sum()):.6g} with smallest entry "
-                        f"{float(exact[row].min()):.3g}: rows must be non-negative and sum to 1; if these are logits, "
-                        "pass logits=.")  # fmt: skip
+def check_probabilities(given: Tensor) -> None:
+    """Each row is non-negative and sums to 1, within the tolerance of the dtype it came in."""
+    exact = given.to(torch.promote_types(given.dtype, torch.float32))
+    right = (exact.sum(1) - 1).abs() <= max(4 * torch.finfo(given.dtype).eps, 1e-5)  # False for NaN
+    right &= exact.amin(1) >= 0
+    if not bool(right.all()):
+        row = int((~right).nonzero()[0])
+        _refuse_nan(exact[row], "probabilities")
+        raise CiglError(f"row {row} of a batch of probabilities sums to {float(exact[row].sum()):.6g} with smallest "
+                        f"entry {float(exact[row].min()):.3g}: rows must be non-negative and sum to 1; if these are "
+                        "logits, pass logits=.")  # fmt: skip
+
+
+def _refuse_nan(values: Tensor, name: str) -> None:
+    if not bool(torch.isfinite(values).all()):
+        raise CiglError(f"{name} have NaN or infinity: look for a diverged model, or an overflow in half precision "
+                        "(to rule out a class that is never a label, -inf is fine as a logit).")  # fmt: skip
 
 
 def measure_rows(scores: Tensor, labels: Tensor, is_logits: bool) -> tuple[Rows, Tensor]:
-    """The rows' measures, and all probabilities (unnormalised exponentials never leave).
+    """The rows' measures, and all probabilities.
 
     The predicted class is the first of the largest. NLL comes from the logits, not from a rounded
     probability, so it stays finite. Brier is sum_c (p_c - y_c)^2, between 0 and 2.
@@ -117,6 +117,8 @@ def measure_rows(scores: Tensor, labels: Tensor, is_logits: bool) -> tuple[Rows,
     else:
         p, confidence = scores, top
         nll = -own.clamp_min(torch.finfo(own.dtype).tiny).log()
+    if is_logits:
+        _refuse_nan(confidence + nll, "logits")  # NaN or infinity anywhere in a row shows here
     brier = (torch.linalg.vecdot(p, p) + (1 - 2 * own)).clamp_min(0)
     return Rows(confidence, predicted, predicted == labels, nll, brier), p
 
@@ -140,7 +142,8 @@ def measure_samples(scores: Tensor, labels: Tensor, is_logits: bool) -> tuple[Sa
     impossible = 0
     for start in range(0, scores.shape[0], ROWS):
         given, own = scores[start : start + ROWS], labels[start : start + ROWS].cpu()
-        check_rows(given, is_logits)
+        if not is_logits:
+            check_probabilities(given)
         exact = given.cpu().double()
         measured, p = measure_rows(exact, own, is_logits)
         rows.append(measured)

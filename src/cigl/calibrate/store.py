@@ -37,7 +37,7 @@ def write(report: Report, path: str | os.PathLike[str]) -> None:
     beside = target.with_suffix(".npz")
     if beside == target:
         raise CiglError(f"{target.name}: the per-sample file has that name; choose one that ends in .json.")
-    write_atomically(beside, lambda file: np.savez_compressed(file, **arrays(report)))
+    write_atomically(beside, lambda file: np.savez_compressed(file, allow_pickle=False, **arrays(report)))
     head = {"format": FORMAT, "version": VERSION, "samples": beside.name, "samples_sha256": _hash(beside)}
     text = json.dumps(head | report.to_dict(), indent=1, allow_nan=False)
     write_atomically(target, lambda file: file.write_text(text + "\n", encoding="utf-8"))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 FORMATS = (".svg", ".png", ".pdf")
 _STYLE: Any = {"font.size": 8, "axes.linewidth": 0.6, "hatch.linewidth": 0.6, "svg.hashsalt": "cigl"}
+_HEADROOM = 1.4  # the corner above 1, where no bar can be
+_PANEL, _TITLE = (3.2, 3.9), 0.3  # inches
 _MARKS = "os^Dv<>Pp*"
 _LINES = ("-", "--", "-.", ":")
 
@@ -58,18 +60,21 @@ def reliability_diagrams(reports: Mapping[str, Report], path: str | os.PathLike[
     rows = math.ceil(len(prepared) / columns)
 
     def draw(figure: Any) -> None:
-        outer = figure.add_gridspec(rows, columns, wspace=0.28, hspace=0.3)
+        top = 1 - _TITLE / (_PANEL[1] * rows)
+        outer = figure.add_gridspec(rows, columns, wspace=0.32, hspace=0.3, top=top)
         for place, (name, shown) in enumerate(prepared.items()):
             inner = outer[place // columns, place % columns].subgridspec(2, 1, height_ratios=(4, 1), hspace=0.06)
             upper = figure.add_subplot(inner[0])
             lower = figure.add_subplot(inner[1], sharex=upper)
-            _draw_bars(upper, lower, shown, first=place % columns == 0, legend=place == 0)
+            _draw_bars(upper, lower, shown, first=place % columns == 0)
             upper.set_title(name)
+        figure.legend(*upper.get_legend_handles_labels(), loc="lower center", bbox_to_anchor=(0.5, 1),
+                      ncols=3, columnspacing=1, handlelength=1.5, frameon=False, fontsize=7)  # fmt: skip
 
-    _save(draw, path, (3.1 * columns + 0.3, 3.7 * rows))
+    _save(draw, path, (_PANEL[0] * columns, _PANEL[1] * rows))
 
 
-def _draw_bars(upper: Any, lower: Any, shown: dict[str, Any], first: bool, legend: bool) -> None:
+def _draw_bars(upper: Any, lower: Any, shown: dict[str, Any], first: bool) -> None:
     bars = shown["bars"]
     left = [bar["low"] for bar in bars]
     width = [bar["high"] - bar["low"] for bar in bars]
@@ -85,19 +90,17 @@ def _draw_bars(upper: Any, lower: Any, shown: dict[str, Any], first: bool, legen
               linewidth=0.6, label="gap to confidence", zorder=2)  # fmt: skip
     upper.errorbar(middle, accuracy, ends, fmt="o", color="black", markersize=2, elinewidth=0.8, capsize=1.5, zorder=4,
                    label="95 % interval")  # fmt: skip
-    upper.set(xlim=(0, 1), ylim=(0, 1.0))
-    upper.text(0.03, 0.97, "\n".join(shown["text"]), transform=upper.transAxes, va="top", fontsize=7, zorder=5,
-               bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.9, "pad": 1.5})  # fmt: skip
+    upper.axhline(1, color="black", linewidth=0.4)
+    upper.set(xlim=(0, 1), ylim=(0, _HEADROOM), yticks=[0, 0.2, 0.4, 0.6, 0.8, 1])
+    upper.text(0.03, 0.98, "\n".join(shown["text"]), transform=upper.transAxes, va="top", fontsize=7, linespacing=1.25)
     upper.tick_params(labelbottom=False)
-    lower.bar(left, [bar["count"] / shown["n"] for bar in bars], width, align="edge", color="0.55", edgecolor="black",
+    lower.bar(left, [bar["count"] for bar in bars], width, align="edge", color="0.55", edgecolor="black",
               linewidth=0.6)  # fmt: skip
     lower.set_xlabel("confidence")
+    lower.locator_params(axis="y", nbins=2, integer=True)
     if first:
         upper.set_ylabel("accuracy")
-        lower.set_ylabel("share")
-    if legend:
-        upper.legend(loc="upper left", bbox_to_anchor=(0.0, 0.70), fontsize=6.5, frameon=True, framealpha=0.9,
-                     edgecolor="none", borderpad=0.2, handlelength=1.6)  # fmt: skip
+        lower.set_ylabel("samples")
 
 
 def prepare_shift_figure(shift: Shift) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A world whose calibration is known: labels come from softmax(logits / temperature), predictions from softmax(logits)."""
+"""A world whose calibration is known: predictions are softmax(logits), labels come from softmax(logits / temperature)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from torch import Tensor
 from cigl.calibrate.bins import bin_of, width_edges
 
 
-def world(n: int, temperature: float = 1.0, classes: int = 5, seed: int = 0, scale: float = 2.0) -> tuple[Tensor, Tensor]:
+def world(
+    n: int, temperature: float = 1.0, classes: int = 5, seed: int = 0, scale: float = 2.0
+) -> tuple[Tensor, Tensor]:
     g = torch.Generator().manual_seed(seed)
     logits = scale * torch.randn(n, classes, generator=g, dtype=torch.float64)
     return logits, (logits / temperature).softmax(1).multinomial(1, generator=g).squeeze(1)

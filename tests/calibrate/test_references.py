@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import relplot
 import torch
-from simulate import world
 from scipy import stats
+from simulate import world
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, top_k_accuracy_score
 from torchmetrics.functional.classification import multiclass_calibration_error
 
@@ -59,7 +59,7 @@ def test_torchmetrics(case):
     assert keep.all()
     for norm, name in (("l1", "ece_15"), ("max", "mce_15")):
         theirs = multiclass_calibration_error(torch.tensor(p), torch.tensor(labels), p.shape[1], 15, norm)
-        assert getattr(ours, name) == pytest.approx(float(theirs), abs=1e-7)
+        assert getattr(ours, name) == pytest.approx(float(theirs), abs=1e-6)  # it sums in float32
 
 
 def test_verified_calibration(case):

@@ -109,7 +109,7 @@ def beta_quantile(q: Array, a: Array, b: Array) -> Array:
         low, high = np.where(below, x, low), np.where(below, high, x)
         with np.errstate(divide="ignore", invalid="ignore"):
             step = x - (mass - q) / density
-        new = np.where((step > low) & (step < high), step, (low + high) / 2)
+        new = np.where((step >= low) & (step <= high), step, (low + high) / 2)
         done = np.all(np.abs(new - x) <= 1e-12)
         x = new
         if done:

@@ -1,4 +1,4 @@
-"""A world whose calibration is known: predictions are softmax(logits), labels come from softmax(logits / temperature)."""
+"""A world whose calibration is known: predictions are softmax(logits), labels are drawn from softmax(logits / T)."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from hypothesis.extra.numpy import arrays
 
 from cigl.calibrate import report
 from cigl.calibrate.bins import bin_of, mass_edges, width_edges
+from cigl.calibrate.samples import measure_rows
 
 
 def binary(confidences, right, dtype=torch.float64):
@@ -97,6 +98,16 @@ def test_ties_between_classes_go_to_the_first():
     r = report(probabilities=p, labels=[0, 7], resamples=20)
     assert r.accuracy == 0.5
     assert r.top5 == 0.5  # classes 0 to 4
+
+
+@pytest.mark.parametrize("classes", [2, 3, 100])
+def test_the_first_of_the_largest_is_predicted(classes):
+    g = torch.Generator().manual_seed(0)
+    scores = torch.randint(0, 4, (500, classes), generator=g).float()  # full of ties
+    labels = torch.randint(0, classes, (500,), generator=g)
+    rows, p = measure_rows(scores, labels, True)
+    assert rows.correct.tolist() == (scores.numpy().argmax(1) == labels.numpy()).tolist()
+    assert torch.equal(p, scores.softmax(1))
 
 
 def test_mass_bins_keep_equal_confidences_together():

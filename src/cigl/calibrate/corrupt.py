@@ -74,7 +74,7 @@ def _haze(images: Tensor, density: float, generator: torch.Generator) -> Tensor:
 
 def _pixelate(images: Tensor, kept: float, generator: torch.Generator) -> Tensor:
     size = [max(1, round(kept * side)) for side in images.shape[-2:]]
-    return F.interpolate(F.interpolate(images, size, mode="area"), images.shape[-2:], mode="nearest")
+    return F.interpolate(F.interpolate(images, size, mode="area"), images.shape[-2:], mode="area")
 
 
 Corruption = Callable[[Tensor, float, torch.Generator], Tensor]
@@ -83,5 +83,5 @@ KINDS: dict[str, tuple[Corruption, tuple[float, ...]]] = {
     "blur": (_blur, (0.4, 0.6, 0.8, 1.1, 1.5)),
     "contrast": (_contrast, (0.75, 0.5, 0.4, 0.3, 0.15)),
     "haze": (_haze, (0.2, 0.35, 0.5, 0.65, 0.8)),
-    "pixelate": (_pixelate, (0.75, 0.6, 0.5, 0.4, 0.3)),
+    "pixelate": (_pixelate, (0.6, 0.5, 0.4, 0.3, 0.2)),
 }

@@ -45,7 +45,7 @@ def reliability_diagrams(reports: Mapping[str, Report], path: str | os.PathLike[
     """Reliability diagrams side by side, one per named report; .svg, .png or .pdf by the path's suffix.
 
     Bars are the accuracy per bin with its 95 % Clopper-Pearson interval; the hatched part reaches to the mean
-    confidence: downwards from the dot, the model is over-confident. Below, where the samples are.
+    confidence: where it stands above the dot, the model is over-confident. Below, where the samples are.
 
     >>> import tempfile
     >>> from cigl.calibrate import report

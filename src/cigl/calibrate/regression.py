@@ -102,10 +102,10 @@ def regression_report(*, mean: Any, variance: Any, targets: Any, resamples: int 
     True
     """
     values = [torch.as_tensor(value).detach().cpu().double() for value in (mean, variance, targets)]
-    center, spread, target = (value.reshape(len(value), -1) if value.ndim else value for value in values)
-    if not center.shape == spread.shape == target.shape or not center.numel():
+    if len({value.shape for value in values}) > 1 or not values[0].numel() or not values[0].ndim:
         shapes = ", ".join(str(tuple(value.shape)) for value in values)
         raise CiglError(f"mean, variance and targets must have one shape with at least one sample, not {shapes}.")
+    center, spread, target = (value.reshape(len(value), -1) for value in values)
     if not all(bool(torch.isfinite(value).all()) for value in values) or not bool((spread > 0).all()):
         raise CiglError("mean, variance and targets must be finite and variances positive: members that all agree have "
                         "none of their own, so give the noise's precision.")  # fmt: skip

@@ -8,7 +8,8 @@ dtype of its input.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,13 @@ class Rows:
     """What a batch shows, per sample."""
 
     confidence: Tensor
-    predicted: Tensor
     correct: Tensor
     nll: Tensor
     brier: Tensor
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        return cls(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(cls)))
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ def checked_input(logits: Any, probabilities: Any, labels: Any) -> tuple[Tensor,
         raise CiglError(f"labels must be one class number per row, integers of shape ({scores.shape[0]},), not "
                         f"{_described(labels)}; of one-hot labels take labels.argmax(1).")  # fmt: skip
     labels = labels.long()
-    low, high = int(labels.min()), int(labels.max())
+    low, high = (int(end) for end in labels.aminmax())
     if low < 0 or high >= scores.shape[1]:
         raise CiglError(f"labels run from {low} to {high}, but there are {scores.shape[1]} classes, numbered from 0: "
                         "drop the samples without a label, or shift the numbers.")  # fmt: skip
@@ -88,13 +92,14 @@ def check_probabilities(given: Tensor) -> None:
     right &= exact.amin(1) >= 0
     if not bool(right.all()):
         row = int((~right).nonzero()[0])
-        _refuse_nan(exact[row], "probabilities")
+        refuse_nan(exact[row], "probabilities")
         raise CiglError(f"row {row} of a batch of probabilities sums to {float(exact[row].sum()):.6g} with smallest "
                         f"entry {float(exact[row].min()):.3g}: rows must be non-negative and sum to 1; if these are "
                         "logits, pass logits=.")  # fmt: skip
 
 
-def _refuse_nan(values: Tensor, name: str) -> None:
+def refuse_nan(values: Tensor, name: str) -> None:
+    """NaN or infinity anywhere in a row of logits shows in its NLL, so that is what need be looked at."""
     if not bool(torch.isfinite(values).all()):
         raise CiglError(f"{name} have NaN or infinity: look for a diverged model, or an overflow in half precision "
                         "(to rule out a class that is never a label, -inf is fine as a logit).")  # fmt: skip
@@ -106,21 +111,27 @@ def measure_rows(scores: Tensor, labels: Tensor, is_logits: bool) -> tuple[Rows,
     The predicted class is the first of the largest. NLL comes from the logits, not from a rounded
     probability, so it stays finite. Brier is sum_c (p_c - y_c)^2, between 0 and 2.
     """
-    top, predicted = scores.max(1)
-    own = scores.gather(1, labels[:, None]).squeeze(1)
-    if is_logits:
-        p = torch.sub(scores, top[:, None]).exp_()
-        total = p.sum(1)
-        p.div_(total[:, None])
-        confidence, nll = 1 / total, total.log() + (top - own)
-        own = p.gather(1, labels[:, None]).squeeze(1)
-    else:
-        p, confidence = scores, top
+    place = labels[:, None]
+    top, own = scores.amax(1), scores.gather(1, place).squeeze(1)
+    if not is_logits:
         nll = -own.clamp_min(torch.finfo(own.dtype).tiny).log()
-    if is_logits:
-        _refuse_nan(confidence + nll, "logits")  # NaN or infinity anywhere in a row shows here
-    brier = (torch.linalg.vecdot(p, p) + (1 - 2 * own)).clamp_min(0)
-    return Rows(confidence, predicted, predicted == labels, nll, brier), p
+        return Rows(top, scores.argmax(1) == labels, nll, _brier(scores, own)), scores
+    p = scores.softmax(1)
+    confidence, truth = p.amax(1), p.gather(1, place).squeeze(1)
+    # Whether another class is as large need be asked only of rows that seem right; argmax over a long row costs
+    # as much as the softmax, a second maximum without the label a tenth.
+    correct = own == top
+    brier = _brier(p, truth)
+    rows = torch.arange(len(p), device=p.device)
+    p[rows, labels] = -1
+    if bool((tied := correct & (p.amax(1) >= confidence)).any()):
+        correct[tied] = scores[tied].argmax(1) == labels[tied]
+    p[rows, labels] = truth
+    return Rows(confidence, correct, (top - own) - confidence.log(), brier), p
+
+
+def _brier(p: Tensor, truth: Tensor) -> Tensor:
+    return (torch.linalg.vector_norm(p, dim=1).square() + (1 - 2 * truth)).clamp_min(0)
 
 
 def in_top(scores: Tensor, labels: Tensor, k: int) -> Tensor:
@@ -138,6 +149,7 @@ def measure_samples(scores: Tensor, labels: Tensor, is_logits: bool) -> tuple[Sa
     """Per-sample measures and probabilities in float64 on the CPU, whatever dtype and device came in."""
     rows: list[Rows] = []
     top5: list[Tensor] = []
+    predicted: list[Tensor] = []
     probabilities = np.empty(tuple(scores.shape))
     impossible = 0
     for start in range(0, scores.shape[0], ROWS):
@@ -147,20 +159,20 @@ def measure_samples(scores: Tensor, labels: Tensor, is_logits: bool) -> tuple[Sa
         exact = given.cpu().double()
         measured, p = measure_rows(exact, own, is_logits)
         rows.append(measured)
+        predicted.append(exact.argmax(1))
         probabilities[start : start + ROWS] = p.numpy()
         if scores.shape[1] > 5:
             top5.append(in_top(exact, own, 5))
         impossible += 0 if is_logits else int((exact.gather(1, own[:, None]) == 0).sum())
+    joined = Rows.joined(rows)
+    refuse_nan(joined.nll, "logits")
     if impossible:
         warnings.warn(f"{impossible} samples have probability 0 for their true class: their NLL is infinite and is "
                       "counted as 708 (the smallest float64); pass logits=, or the mean of more members.",
                       CiglWarning, stacklevel=4)  # fmt: skip
-
-    def joined(name: str) -> Array:
-        return np.asarray(torch.cat([getattr(part, name) for part in rows]))
-
-    names = ("predicted", "confidence", "correct", "nll", "brier")
-    per_sample = {name: joined(name) for name in names}
     return Samples(
-        labels=labels.cpu().numpy(), top5=torch.cat(top5).numpy() if top5 else None, **per_sample
+        labels=labels.cpu().numpy(),
+        predicted=torch.cat(predicted).numpy(),
+        top5=torch.cat(top5).numpy() if top5 else None,
+        **{f.name: getattr(joined, f.name).numpy() for f in fields(Rows)},
     ), probabilities

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from cigl.calibrate.bins import bin_of, check_bins, width_edges
 from cigl.calibrate.metrics import expected_error, maximum_error
-from cigl.calibrate.samples import check_probabilities, checked_input, in_top, measure_rows
+from cigl.calibrate.samples import Rows, check_probabilities, checked_input, in_top, measure_rows, refuse_nan
 from cigl.errors import CiglError
 
-_ELEMENTS = 1 << 18  # of a block: small enough for a cache
+_ELEMENTS = 1 << 20  # of a block: small enough for a cache
 
 
 class Streaming:
@@ -36,15 +36,16 @@ class Streaming:
         if top5 and classes <= 5:
             raise CiglError(f"top-5 of {classes} classes is always right: leave top5 out.")
         # One vector, so that merging and reducing are one addition. Counts are exact in float64 up to 2**53.
-        parts = {"totals": 3, "counts": bins, "hits": bins, "confidence": bins}  # totals: NLL, Brier, top-5 hits
-        if classwise:
-            parts["cells"] = classes * bins
-        self._sums = torch.zeros(sum(parts.values()), dtype=torch.float64)
-        self._parts = dict(zip(parts, self._sums.split(list(parts.values())), strict=True))
+        # Per bin: counts, hits, confidence, NLL and Brier.
+        self._sizes = {"bins": 5 * bins, "top5": int(top5), "cells": classes * bins if classwise else 0}
+        self._sums = torch.zeros(sum(self._sizes.values()), dtype=torch.float64)
+
+    def _named(self, sums: Tensor) -> dict[str, Tensor]:
+        return dict(zip(self._sizes, sums.split(list(self._sizes.values())), strict=True))
 
     @property
     def n(self) -> int:
-        return int(self._parts["counts"].sum())
+        return int(self._sums[: self.bins].sum())
 
     @torch.no_grad()
     def update(self, *, logits: Any = None, probabilities: Any = None, labels: Any) -> None:
@@ -52,35 +53,34 @@ class Streaming:
         scores, labels, is_logits = checked_input(logits, probabilities, labels)
         if scores.shape[1] != self.classes:
             raise CiglError(f"the batch has {scores.shape[1]} classes, the accumulator {self.classes}.")
-        before = self._sums.clone()
-        rows = max(1, _ELEMENTS // self.classes)
-        try:
-            for block, own in zip(scores.split(rows), labels.split(rows), strict=True):
-                self._add(block, own, is_logits)
-        except CiglError:
-            self._sums.copy_(before)
-            raise
+        rows, added = [], torch.zeros_like(self._sums)
+        parts = self._named(added)
+        size = max(1, _ELEMENTS // self.classes)
+        for block, own in zip(scores.split(size), labels.split(size), strict=True):
+            if not is_logits:
+                check_probabilities(block)
+            exact = block.to(torch.promote_types(block.dtype, torch.float32))
+            measured, p = measure_rows(exact, own, is_logits)
+            rows.append(measured)
+            if self.top5:
+                parts["top5"] += in_top(exact, own, 5).sum().cpu()
+            if self.classwise:
+                self._add_cells(parts["cells"], p, own, block.dtype)
+        self._add_rows(parts["bins"], Rows.joined(rows), rows[0].confidence.dtype if is_logits else scores.dtype)
+        self._sums += added
 
-    def _add(self, given: Tensor, labels: Tensor, is_logits: bool) -> None:
-        scores = given.to(torch.promote_types(given.dtype, torch.float32))
-        if not is_logits:
-            check_probabilities(given)
-        rows, p = measure_rows(scores, labels, is_logits)
-        edges = width_edges(self.bins, scores.dtype if is_logits else given.dtype)
-        index = bin_of(rows.confidence, edges).cpu()
-        parts = self._parts
-        parts["counts"] += torch.bincount(index, minlength=self.bins)
-        parts["hits"] += torch.bincount(index, rows.correct.double().cpu(), self.bins)
-        parts["confidence"] += torch.bincount(index, rows.confidence.double().cpu(), self.bins)
-        parts["totals"][0] += rows.nll.double().cpu().sum()
-        parts["totals"][1] += rows.brier.double().cpu().sum()
-        if self.top5:
-            parts["totals"][2] += in_top(scores, labels, 5).sum().cpu()
-        if self.classwise:
-            p = p.double().cpu()
-            cells = bin_of(p, edges) + torch.arange(self.classes) * self.bins
-            p[torch.arange(len(p)), labels.cpu()] -= 1
-            parts["cells"] += torch.bincount(cells.flatten(), p.flatten(), parts["cells"].numel())
+    def _add_rows(self, per_bin: Tensor, rows: Rows, dtype: torch.dtype) -> None:
+        refuse_nan(rows.nll, "logits")
+        columns = (torch.ones_like(rows.nll), rows.correct.to(rows.nll.dtype), rows.confidence, rows.nll, rows.brier)
+        values = torch.stack(columns).cpu().double()
+        index = bin_of(rows.confidence, width_edges(self.bins, dtype)).cpu()
+        per_bin += (values @ (index[:, None] == torch.arange(self.bins)).double()).flatten()
+
+    def _add_cells(self, cells: Tensor, p: Tensor, labels: Tensor, dtype: torch.dtype) -> None:
+        p = p.cpu().double()
+        index = bin_of(p, width_edges(self.bins, dtype)) + torch.arange(self.classes) * self.bins
+        p[torch.arange(len(p)), labels.cpu()] -= 1
+        cells += torch.bincount(index.flatten(), p.flatten(), cells.numel())
 
     def merge(self, other: Streaming) -> None:
         """Add what another accumulator has seen.
@@ -109,15 +109,17 @@ class Streaming:
         n = self.n
         if not n:
             raise CiglError("there are no samples yet: call update(logits=..., labels=...) first.")
-        totals, counts, hits, confidence, *cells = (part.numpy() for part in self._parts.values())
+        bins, top5, cells = (part.numpy() for part in self._named(self._sums).values())
+        counts, hits, confidence, nll, brier = bins.reshape(5, self.bins)
         gaps = confidence - hits
-        result = {"accuracy": hits.sum() / n, "nll": totals[0] / n, "brier": totals[1] / n, "gap": gaps.sum() / n}
+        totals = {"accuracy": hits, "nll": nll, "brier": brier, "gap": gaps}
+        result = {name: values.sum() / n for name, values in totals.items()}
         result[f"ece_{self.bins}"] = expected_error(gaps, n)
         result[f"mce_{self.bins}"] = maximum_error(gaps, counts)
         if self.top5:
-            result["top5"] = totals[2] / n
-        if cells:
-            result[f"ece_classwise_{self.bins}"] = expected_error(cells[0], n * self.classes)
+            result["top5"] = top5[0] / n
+        if self.classwise:
+            result[f"ece_classwise_{self.bins}"] = expected_error(cells, n * self.classes)
         return {name: float(np.asarray(value)) for name, value in result.items()}
 
     def _shape(self) -> tuple[int, int, bool, bool]:

@@ -45,6 +45,9 @@ def test_by_hand():
     flat = torch.full((1, 8, 8), 0.4)
     assert torch.allclose(corrupt(flat, "blur", 5), flat)
     assert torch.allclose(corrupt(flat, "pixelate", 5), flat)
+    square = torch.tensor([[[0.0, 0.2, 0.4], [0.6, 0.8, 0.1], [0.3, 0.5, 0.9]]])  # blocks of 2, cut at the border
+    blocks = torch.tensor([[[0.4, 0.4, 0.25], [0.4, 0.4, 0.25], [0.4, 0.4, 0.9]]])
+    assert torch.allclose(corrupt(square, "pixelate", 1), blocks)
     assert (corrupt(flat, "haze", 1) > flat).all()
     assert corrupt(torch.full((1, 200, 200), 0.5), "noise", 1).std() == pytest.approx(0.04, rel=0.05)
 

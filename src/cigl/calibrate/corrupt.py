@@ -72,9 +72,13 @@ def _haze(images: Tensor, density: float, generator: torch.Generator) -> Tensor:
     return torch.lerp(images, torch.ones_like(images), thickness.clamp(0, 1).expand_as(images))
 
 
-def _pixelate(images: Tensor, kept: float, generator: torch.Generator) -> Tensor:
-    size = [max(1, round(kept * side)) for side in images.shape[-2:]]
-    return F.interpolate(F.interpolate(images, size, mode="area"), images.shape[-2:], mode="area")
+def _pixelate(images: Tensor, width: float, generator: torch.Generator) -> Tensor:
+    """The mean of each square block; blocks at the lower and right border may be cut."""
+    height = images.shape[-2]
+    block = max(2, round(width * height / 32))
+    blocks = F.avg_pool2d(images, block, ceil_mode=True, count_include_pad=False)
+    large = blocks.repeat_interleave(block, -2).repeat_interleave(block, -1)
+    return large[..., :height, : images.shape[-1]]
 
 
 Corruption = Callable[[Tensor, float, torch.Generator], Tensor]
@@ -83,5 +87,5 @@ KINDS: dict[str, tuple[Corruption, tuple[float, ...]]] = {
     "blur": (_blur, (0.4, 0.6, 0.8, 1.1, 1.5)),
     "contrast": (_contrast, (0.75, 0.5, 0.4, 0.3, 0.15)),
     "haze": (_haze, (0.2, 0.35, 0.5, 0.65, 0.8)),
-    "pixelate": (_pixelate, (0.6, 0.5, 0.4, 0.3, 0.2)),
+    "pixelate": (_pixelate, (2.0, 3.0, 4.0, 5.5, 7.0)),
 }

@@ -19,6 +19,7 @@ from torch import Tensor
 from cigl.calibrate.bins import Array
 from cigl.errors import CiglError, CiglWarning
 
+_SMALL = 1e-30  # a probability below which a float32 loses digits
 ROWS = 4096  # handled at a time, so that temporary memory does not grow with the data
 
 
@@ -108,30 +109,24 @@ def refuse_nan(values: Tensor, name: str) -> None:
 def measure_rows(scores: Tensor, labels: Tensor, is_logits: bool) -> tuple[Rows, Tensor]:
     """The rows' measures, and all probabilities.
 
-    The predicted class is the first of the largest. NLL comes from the logits, not from a rounded
-    probability, so it stays finite. Brier is sum_c (p_c - y_c)^2, between 0 and 2.
+    The predicted class is the first of the largest. NLL comes from the logits where the probability is too small
+    for its dtype, so it stays finite. Brier is sum_c (p_c - y_c)^2, between 0 and 2.
     """
-    place = labels[:, None]
-    top, own = scores.amax(1), scores.gather(1, place).squeeze(1)
-    if not is_logits:
-        nll = -own.clamp_min(torch.finfo(own.dtype).tiny).log()
-        return Rows(top, scores.argmax(1) == labels, nll, _brier(scores, own)), scores
-    p = scores.softmax(1)
-    confidence, truth = p.amax(1), p.gather(1, place).squeeze(1)
-    # Whether another class is as large need be asked only of rows that seem right; argmax over a long row costs
-    # as much as the softmax, a second maximum without the label a tenth.
-    correct = own == top
-    brier = _brier(p, truth)
+    p = scores.softmax(1) if is_logits else scores.clone()
+    confidence, truth = p.amax(1), p.gather(1, labels[:, None]).squeeze(1)
+    brier = (torch.linalg.vector_norm(p, dim=1).square() + (1 - 2 * truth)).clamp_min(0)
+    nll = -truth.clamp_min(torch.finfo(p.dtype).tiny).log() + 0 * confidence  # NaN where the row has one
+    if is_logits and bool((small := truth < _SMALL).any()):
+        nll[small] = scores[small].logsumexp(1) - scores[small].gather(1, labels[small, None]).squeeze(1)
+    # Argmax over a long row costs as much as the softmax, a second maximum without the label a tenth; so only
+    # rows that seem right and have another class as large are looked at again.
+    correct = truth == confidence
     rows = torch.arange(len(p), device=p.device)
     p[rows, labels] = -1
     if bool((tied := correct & (p.amax(1) >= confidence)).any()):
         correct[tied] = scores[tied].argmax(1) == labels[tied]
     p[rows, labels] = truth
-    return Rows(confidence, correct, (top - own) - confidence.log(), brier), p
-
-
-def _brier(p: Tensor, truth: Tensor) -> Tensor:
-    return (torch.linalg.vector_norm(p, dim=1).square() + (1 - 2 * truth)).clamp_min(0)
+    return Rows(confidence, correct, nll, brier), p
 
 
 def in_top(scores: Tensor, labels: Tensor, k: int) -> Tensor:

@@ -24,8 +24,9 @@ test: $(INSTALLED)  ## lint, types and tests: at most 10 minutes on 2 cores
 test-slow: $(INSTALLED)  ## the tests that take minutes each
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m slow
 
-bench: $(INSTALLED)  ## what sparse training costs, in ratios
+bench: $(INSTALLED)  ## what sparse training and calibration reports cost
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/sparsify_cost.py
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/calibrate_cost.py
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

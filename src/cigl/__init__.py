@@ -1,5 +1,7 @@
 """Neural networks that are sparse and honest about their confidence."""
 
+from cigl import calibrate
+from cigl.calibrate import compare, evaluate, reliability_diagrams
 from cigl.errors import CiglError, CiglWarning
 from cigl.sparsify import (
     Method,
@@ -21,10 +23,14 @@ __all__ = [
     "Method",
     "Sparsifier",
     "attach",
+    "calibrate",
+    "compare",
     "constant",
     "cosine",
+    "evaluate",
     "linear",
     "method",
     "methods",
     "reestimate_batch_norm",
+    "reliability_diagrams",
 ]

@@ -1,0 +1,113 @@
+"""From a model and a loader to predictions, and from those to a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cigl.calibrate.bins import check_bins
+from cigl.calibrate.ensemble import Ensemble, MonteCarlo, logits_of
+from cigl.calibrate.report import RESAMPLES, Report, report
+from cigl.errors import CiglError
+from cigl.sparsify.batch_norm import default_forward
+
+Members = int | Sequence[nn.Module] | None
+
+
+def evaluate(
+    model: nn.Module | None,
+    loader: Iterable[Any],
+    *,
+    bins: int = 15,
+    device: torch.device | str | None = None,
+    members: Members = None,
+    resamples: int = RESAMPLES,
+) -> Report:
+    """The report on a model that returns logits, over a loader of (inputs, labels) or of mappings with ``labels``.
+
+    ``members`` averages predictions: models to average instead of ``model`` (which may then be None), or how
+    many times to run ``model`` with its dropout layers on. ``device`` is where to run (by default where the
+    model is); afterwards the model is where it was, in the mode it was, and torch's global generator too.
+
+    >>> loader = [(torch.randn(8, 4), torch.randint(0, 3, (8,))) for _ in range(5)]
+    >>> evaluate(nn.Linear(4, 3), loader).n
+    40
+    >>> evaluate(None, loader, members=[nn.Linear(4, 3), nn.Linear(4, 3)]).n
+    40
+    """
+    check_bins(bins)
+    logits, labels = predict(with_members(model, members), loader, device)
+    return report(logits=logits, labels=labels, bins=bins, resamples=resamples)
+
+
+def with_members(model: nn.Module | None, members: Members) -> nn.Module:
+    """The model whose predictions are meant."""
+    if isinstance(members, int):
+        if model is None:
+            raise CiglError(f"members={members} runs a model that many times: pass the model.")
+        return MonteCarlo(model, members)
+    if members is not None:
+        return Ensemble(members)
+    if not isinstance(model, nn.Module):
+        raise CiglError(f"a model (nn.Module) is needed, not {type(model).__name__}; predictions that are already "
+                        "there go to cigl.calibrate.report(logits=..., labels=...).")  # fmt: skip
+    return model
+
+
+@torch.no_grad()
+def predict(model: nn.Module, loader: Iterable[Any], device: torch.device | str | None = None) -> tuple[Tensor, Tensor]:
+    """(logits, labels) of a whole loader, on the CPU.
+
+    >>> logits, labels = predict(nn.Linear(4, 3), [(torch.randn(8, 4), torch.zeros(8, dtype=torch.long))])
+    >>> logits.shape, labels.shape
+    (torch.Size([8, 3]), torch.Size([8]))
+    """
+    logits, labels = [], []
+    with evaluating(model, device):
+        for batch in loader:
+            labels.append(labels_of(batch).cpu())
+            logits.append(logits_of(default_forward(model, batch)).cpu())
+            if logits[-1].shape[:1] != labels[-1].shape[:1]:
+                raise CiglError(f"a batch has {tuple(logits[-1].shape)} logits and {tuple(labels[-1].shape)} labels: "
+                                "there must be one row per label.")  # fmt: skip
+    if not logits:
+        raise CiglError("the loader yielded no batch: there is nothing to evaluate on (a generator that has been used "
+                        "up yields nothing).")  # fmt: skip
+    return torch.cat(logits), torch.cat(labels)
+
+
+def labels_of(batch: Any) -> Tensor:
+    found = None
+    if isinstance(batch, Mapping):
+        found = batch.get("labels")
+    elif isinstance(batch, (tuple, list)) and len(batch) > 1:
+        found = batch[1]
+    if not isinstance(found, Tensor):
+        raise CiglError("a batch has no labels: the loader must yield (inputs, labels) or mappings with 'labels'.")
+    return found
+
+
+@contextmanager
+def evaluating(model: nn.Module, device: torch.device | str | None) -> Iterator[None]:
+    """Eval mode, on ``device``, with a seeded generator for dropout; then everything as before."""
+    modes = {module: module.training for module in model.modules()}
+    tensors = [*model.parameters(), *model.buffers()]
+    home = tensors[0].device if tensors else torch.device("cpu")
+    if device is not None and len({tensor.device for tensor in tensors}) > 1:
+        raise CiglError("the model is spread over several devices: evaluate it where it is, without device=.")
+    here = torch.device(device) if device is not None else home
+    kind = here.type if here.type not in ("cpu", "meta") else "cuda"
+    with torch.random.fork_rng([here] if here.type not in ("cpu", "meta") else [], device_type=kind):
+        torch.manual_seed(0)
+        try:
+            model.to(here)
+            model.eval()
+            yield
+        finally:
+            model.to(home)
+            for module, mode in modes.items():
+                module.training = mode

@@ -1,0 +1,153 @@
+"""Resamples, intervals and noise floors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from cigl.calibrate.bins import Array
+
+LEVEL = 0.95
+_ELEMENTS = 1 << 19  # per block of resamples or drawn labels: what fits a cache
+
+
+def _blocks(number: int, n: int) -> Iterator[int]:
+    size = max(1, _ELEMENTS // n)
+    for start in range(0, number, size):
+        yield min(size, number - start)
+
+
+def resamples(n: int, number: int, order: Array) -> Iterator[Array]:
+    """Blocks of bootstrap weights (draws, n): how often each sample is drawn, listed in ``order``.
+
+    A pure function of ``n``: every report on n samples uses the same resamples, which makes the differences of
+    two reports' draws a paired bootstrap, also after loading and under another numpy (the raw stream of a
+    bit generator is guaranteed; those of its distributions are not).
+
+    >>> int(sum(block.sum() for block in resamples(5, 10, np.arange(5))))
+    50
+    """
+    place = np.empty(n, dtype=np.intp)
+    place[order] = np.arange(n)
+    stream = np.random.PCG64(n)
+    for size in _blocks(number, n):
+        raw = stream.random_raw(size * ((n + 1) // 2)).astype("<u8", copy=False).view("<u4")
+        drawn = np.multiply(raw.reshape(size, -1)[:, :n], n, dtype=np.uint64)
+        drawn >>= np.uint64(32)  # from [0, 2^32) to [0, n)
+        yield np.stack([np.bincount(row, minlength=n) for row in place[drawn.view(np.int64)]]).astype(np.int32)
+
+
+def drawn_labels(probabilities: Array, number: int, order: Array) -> Iterator[Array]:
+    """Blocks of labels (draws, n), drawn from a model's own probabilities: what a perfectly calibrated model sees.
+
+    >>> next(drawn_labels(np.array([[0.0, 1.0], [1.0, 0.0]]), 2, np.array([1, 0]))).tolist()
+    [[0, 1], [0, 1]]
+    """
+    n, classes = probabilities.shape
+    cumulative = np.cumsum(probabilities[order], axis=1)
+    cumulative /= cumulative[:, -1:]
+    rows = np.arange(n, dtype=np.float64)
+    cumulative += rows[:, None]  # one sorted list for all rows
+    flat = cumulative.ravel()
+    random = np.random.default_rng(n)
+    for size in _blocks(number, n):
+        drawn = [np.searchsorted(flat, rows + random.random(n), side="right") for _ in range(size)]
+        yield np.clip(np.stack(drawn) - np.arange(n) * classes, 0, classes - 1)
+
+
+def percentile_interval(draws: Array) -> tuple[float, float]:
+    """The middle 95 % of the draws.
+
+    >>> [round(end, 9) for end in percentile_interval(np.arange(101.0))]
+    [2.5, 97.5]
+    """
+    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def calibration_interval(value: float, draws: Array, null: Array | None) -> tuple[float, float]:
+    """A 95 % interval for a calibration error, corrected for the bias of its bootstrap.
+
+    Noise makes every gap look larger, in the estimate and, once more, in each resample: the middle 95 % of the
+    draws lies above the truth (it covers 0 to 60 % at n = 1,000 for true errors up to 0.05). So the draws are
+    reflected about the estimate (the basic interval, Davison & Hinkley 1997, eq. 5.6), which takes the bias off
+    twice; and where a perfectly calibrated model shows as much in more than 1 of 40 cases (``null``), the lower
+    end is 0. Measured coverage of ``ece_15`` in 500 draws each (tests/calibrate/test_coverage.py):
+    COVERAGE
+    """
+    low, high = percentile_interval(draws)
+    low, high = max(0.0, 2 * value - high), max(0.0, 2 * value - low)
+    if null is not None and value <= np.quantile(null, (1 + LEVEL) / 2):
+        low = 0.0
+    return min(low, value), max(high, value)
+
+
+def clopper_pearson(hits: Array, counts: Array) -> tuple[Array, Array]:
+    """The exact 95 % interval of each share hits / counts (Clopper & Pearson 1934); [0, 1] where nothing was counted.
+
+    >>> low, high = clopper_pearson(np.array([0, 5]), np.array([10, 10]))
+    >>> low.round(4).tolist(), high.round(4).tolist()
+    ([0.0, 0.1871], [0.3085, 0.8129])
+    """
+    hits = np.asarray(hits, dtype=np.float64)
+    misses, tail = counts - hits, (1 - LEVEL) / 2
+    a = np.stack([np.maximum(hits, 1), hits + 1])
+    b = np.stack([misses + 1, np.maximum(misses, 1)])
+    low, high = beta_quantile(np.array([[tail], [1 - tail]]), a, b)
+    return np.where(hits > 0, low, 0.0), np.where(misses > 0, high, 1.0)
+
+
+def beta_quantile(q: Array, a: Array, b: Array) -> Array:
+    """Where Beta(a, b) has mass ``q`` below, for a, b >= 1: Newton steps, kept inside a shrinking bracket."""
+    low, high = np.zeros_like(a), np.ones_like(a)
+    x = a / (a + b)
+    for _ in range(100):
+        mass, density = _beta(x, a, b)
+        below = mass < q
+        low, high = np.where(below, x, low), np.where(below, high, x)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            step = x - (mass - q) / density
+        new = np.where((step >= low) & (step <= high), step, (low + high) / 2)
+        done = np.all(np.abs(new - x) <= 1e-12)
+        x = new
+        if done:
+            break
+    return np.asarray(x)
+
+
+def _beta(x: Array, a: Array, b: Array) -> tuple[Array, Array]:
+    """Distribution function and density of Beta(a, b), by the continued fraction DLMF 8.17.22 (Lentz)."""
+    with np.errstate(divide="ignore"):
+        log_density = (a - 1) * np.log(x) + (b - 1) * np.log1p(-x) - _log_beta(a, b)
+    density = np.exp(log_density)
+    mirrored = x > (a + 1) / (a + b + 2)  # where the fraction of the other tail converges faster
+    x, p, q = np.where(mirrored, 1 - x, x), np.where(mirrored, b, a), np.where(mirrored, a, b)
+    fraction = c = np.ones_like(x)
+    d = 1 / _nonzero(1 - (p + q) * x / (p + 1))
+    fraction = d
+    for m in range(1, 10_000):
+        for numerator in (
+            m * (q - m) * x / ((p + 2 * m - 1) * (p + 2 * m)),
+            -(p + m) * (p + q + m) * x / ((p + 2 * m) * (p + 2 * m + 1)),
+        ):
+            d = 1 / _nonzero(1 + numerator * d)
+            c = _nonzero(1 + numerator / c)
+            fraction = fraction * c * d
+        if np.all(np.abs(c * d - 1) < 1e-14):
+            break
+    tail = density * x * (1 - x) / p * fraction
+    return np.where(mirrored, 1 - tail, tail), density
+
+
+def _nonzero(value: Array) -> Array:
+    return np.where(np.abs(value) < 1e-300, 1e-300, value)
+
+
+def _log_beta(a: Array, b: Array) -> Array:
+    return log_gamma(a) + log_gamma(b) - log_gamma(a + b)
+
+
+def log_gamma(x: Array) -> Array:
+    return torch.lgamma(torch.from_numpy(x)).numpy()

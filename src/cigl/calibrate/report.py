@@ -1,0 +1,231 @@
+"""The report on one model and one test set."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from cigl.calibrate import intervals, store
+from cigl.calibrate.bins import Array, check_bins
+from cigl.calibrate.metrics import Measures, is_calibration_error, root
+from cigl.calibrate.samples import Samples, checked_input, measure_samples
+from cigl.errors import CiglError, unknown
+
+RESAMPLES = 1000
+NULL_DRAWS = 200  # label sets behind a noise floor: its own error is about 1.5 %
+_FEW = 30
+
+
+class Estimate(float):
+    """A number with its 95 % interval (``low``, ``high``) and, for calibration errors, its noise ``floor``.
+
+    >>> e = Estimate(0.02, low=0.01, high=0.03, floor=0.006)
+    >>> e > 0.015, e.floor
+    (True, 0.006)
+    """
+
+    low: float
+    high: float
+    floor: float | None
+
+    def __new__(cls, value: float, low: float, high: float, floor: float | None = None) -> Estimate:
+        self = super().__new__(cls, value)
+        self.low, self.high, self.floor = low, high, floor
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Estimate, (float(self), self.low, self.high, self.floor)
+
+    def to_dict(self) -> dict[str, float]:
+        parts = {"value": float(self), "low": self.low, "high": self.high}
+        return parts if self.floor is None else parts | {"floor": self.floor}
+
+
+@dataclass(frozen=True)
+class Bin:
+    """One bin (low, high] of the asked-for scheme; without samples it has no confidence and no accuracy."""
+
+    low: float
+    high: float
+    count: int
+    confidence: float | None
+    accuracy: float | None
+    accuracy_low: float | None
+    accuracy_high: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """Accuracy, proper scores and calibration errors with 95 % intervals; ``cigl.evaluate`` makes it.
+
+    Every number is an attribute (a float with ``.low``, ``.high`` and, for calibration errors, ``.floor``) under
+    the name that says its scheme: ``accuracy``, ``top5`` (more than 5 classes), ``nll``, ``brier`` (0 to 2),
+    ``gap`` (mean confidence - accuracy), ``ece_15`` and ``ece_10`` (equal width), ``ece_mass_15`` (equal mass),
+    ``ece_classwise_15`` (mean over classes), ``mce_15``, ``l2_debiased_15``, ``aurc``. The names ``ece``,
+    ``ece_classwise``, ``mce`` and ``l2_debiased`` stand for the scheme with the asked-for bins.
+
+    Intervals are bootstrap percentiles; for calibration errors, whose bootstrap is biased, see
+    ``intervals.calibration_interval``. The floor is the mean of 200 values that a perfectly calibrated model
+    with these probabilities would show on this many samples. Bootstrap bins are those of the data (the edges
+    of equal-mass bins don't move). Below some 30 samples no bootstrap can be believed.
+
+    >>> r = report(probabilities=[[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]], labels=[0, 1, 1])
+    >>> round(r.accuracy, 3), round(r.ece, 3), r.ece == r.ece_15
+    (0.667, 0.3, True)
+    """
+
+    n: int
+    classes: int
+    bins: int
+    metrics: dict[str, Estimate]
+    table: list[Bin]
+    samples: Samples = field(repr=False)
+    draws: dict[str, Array] = field(repr=False)
+
+    def __getattr__(self, name: str) -> Estimate:
+        metrics = self.__dict__.get("metrics", {})  # absent while a copy is being made
+        if name in metrics:
+            return metrics[name]  # type: ignore[no-any-return]
+        if (asked := f"{name}_{self.__dict__.get('bins')}") in metrics:
+            return metrics[asked]  # type: ignore[no-any-return]
+        raise AttributeError(str(unknown("number of a report:", name, metrics)))
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.metrics]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Report):
+            return NotImplemented
+        mine, theirs = store.arrays(self), store.arrays(other)
+        same = mine.keys() == theirs.keys() and all(np.array_equal(mine[name], theirs[name]) for name in mine)
+        return same and self.to_dict() == other.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def resamples(self) -> int:
+        return int(self.draws["nll"].size)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data without what is kept per sample. Names carry their scheme."""
+        return {
+            "n": self.n,
+            "classes": self.classes,
+            "bins": self.bins,
+            "resamples": self.resamples,
+            "metrics": {name: estimate.to_dict() for name, estimate in self.metrics.items()},
+            "table": [asdict(row) for row in self.table],
+        }
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any], samples: Samples, draws: dict[str, Array]) -> Report:
+        metrics = {name: Estimate(**parts) for name, parts in plain["metrics"].items()}
+        table = [Bin(**row) for row in plain["table"]]
+        return cls(plain["n"], plain["classes"], plain["bins"], metrics, table, samples, draws)
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Write ``path`` and, beside it, what is kept per sample in an ``.npz`` of the same name."""
+        store.write(self, path)
+
+    @classmethod
+    def from_json(cls, path: str | os.PathLike[str]) -> Report:
+        """Read what ``to_json`` wrote; the result equals the report that was written."""
+        return cls.from_dict(*store.read(path))
+
+    def smooth_ece(self) -> float:
+        """SmoothECE (Blasiok & Nakkiran 2023), which needs no bins; from the extra ``cigl[smooth]``.
+
+        >>> r = report(probabilities=[[0.9, 0.1]] * 10, labels=[0] * 9 + [1])
+        >>> r.smooth_ece() < 0.01
+        True
+        """
+        try:
+            import relplot
+        except ImportError:
+            raise CiglError("smooth_ece needs relplot: pip install 'cigl[smooth]'.") from None
+        return float(relplot.smECE(self.samples.confidence, self.samples.correct.astype(np.float64)))
+
+    def reliability_diagram(self, path: str | os.PathLike[str]) -> None:
+        """Draw the reliability diagram; the suffix says how: .svg, .png or .pdf (needs ``cigl[plot]``)."""
+        from cigl.calibrate.diagram import reliability_diagrams
+
+        reliability_diagrams({"": self}, path)
+
+    def __str__(self) -> str:
+        lines = [f"{self.n} samples, {self.classes} classes; 95 % intervals of {self.resamples} resamples"]
+        lines.append(f"{'':<20}{'value':>9}{'low':>9}{'high':>9}{'floor':>9}")
+        for name, e in self.metrics.items():
+            floor = "" if e.floor is None else f"{e.floor:9.4f}"
+            lines.append(f"{name:<20}{e:9.4f}{e.low:9.4f}{e.high:9.4f}{floor}".rstrip())
+        if self.n < _FEW:
+            lines.append(f"{self.n} samples are too few for these intervals to be believed.")
+        return "\n".join(lines)
+
+
+def report(
+    *, logits: Any = None, probabilities: Any = None, labels: Any, bins: int = 15, resamples: int = RESAMPLES
+) -> Report:
+    """Measure predictions (samples, classes) against labels. Give exactly one of logits and probabilities.
+
+    >>> logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    >>> round(report(logits=logits, labels=[0, 2]).nll, 4)
+    0.8955
+    """
+    check_bins(bins)
+    if not isinstance(resamples, int) or resamples < 2:
+        raise CiglError(f"resamples is {resamples!r}: intervals need a whole number of at least 2, usually 1000.")
+    scores, own, is_logits = checked_input(logits, probabilities, labels)
+    samples, all_probabilities = measure_samples(scores, own, is_logits)
+    measures = Measures(samples, all_probabilities, bins, torch.float64 if is_logits else scores.dtype)
+    values = measures(np.ones((1, samples.n), dtype=np.int32))
+    draws = _joined(measures(weights) for weights in intervals.resamples(samples.n, resamples, measures.order))
+    labels_drawn = intervals.drawn_labels(all_probabilities, NULL_DRAWS, measures.order)
+    null = _joined(measures.of_labels(drawn) for drawn in labels_drawn)
+    metrics = {name: _estimate(name, float(values[name][0]), draws[name], null.get(name)) for name in _listed(values)}
+    draws = {name: root(values) if name.startswith("l2_") else values for name, values in draws.items()}
+    return Report(samples.n, scores.shape[1], bins, metrics, _table(measures), samples, draws)
+
+
+def _joined(blocks: Any) -> dict[str, Array]:
+    parts = list(blocks)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _listed(names: Mapping[str, Any]) -> list[str]:
+    """Proper scores and accuracy first, then the gap, then the errors that depend on bins, then ``aurc``."""
+    binned = [name for name in names if is_calibration_error(name)]
+    return [*(name for name in names if name not in binned and name != "aurc"), *binned, "aurc"]
+
+
+def _estimate(name: str, value: float, draws: Array, null: Array | None) -> Estimate:
+    floor = None if null is None else float(null.mean())
+    if not is_calibration_error(name):
+        return Estimate(value, *intervals.percentile_interval(draws))
+    low, high = intervals.calibration_interval(max(value, 0.0) if null is not None else value, draws, null)
+    if name.startswith("l2_"):  # bootstrapped as a square, where it may be negative
+        value, low, high = (float(root(np.array(x))) for x in (value, low, high))
+    return Estimate(value, low, high, floor)
+
+
+def _table(measures: Measures) -> list[Bin]:
+    scheme = measures.scheme
+    counts = np.diff(scheme.cuts)
+    hits, confidences = (
+        np.array([values[a:b].sum() for a, b in zip(scheme.cuts, scheme.cuts[1:], strict=False)])
+        for values in (measures.correct, measures.confidence)
+    )
+    low, high = intervals.clopper_pearson(hits, counts)
+    rows = []
+    for b, count in enumerate(counts.tolist()):
+        edges = (float(scheme.edges[b]), float(scheme.edges[b + 1]))
+        if not count:
+            rows.append(Bin(*edges, 0, None, None, None, None))
+            continue
+        means = float(confidences[b]) / count, float(hits[b]) / count
+        rows.append(Bin(*edges, count, *means, float(low[b]), float(high[b])))
+    return rows

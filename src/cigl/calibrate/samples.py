@@ -1,0 +1,173 @@
+"""From logits or probabilities and labels to what is measured per sample.
+
+Which of the two was given is never guessed: the argument's name says it. ``measure_rows`` is the one place
+where confidence, NLL and Brier are computed; the report calls it in float64, the streaming accumulator in the
+dtype of its input.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cigl.calibrate.bins import Array
+from cigl.errors import CiglError, CiglWarning
+
+_SMALL = 1e-30  # a probability below which a float32 loses digits
+ROWS = 4096  # handled at a time, so that temporary memory does not grow with the data
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a batch shows, per sample."""
+
+    confidence: Tensor
+    correct: Tensor
+    nll: Tensor
+    brier: Tensor
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        return cls(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(cls)))
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What a test set shows, per sample, in its order."""
+
+    labels: Array
+    predicted: Array
+    confidence: Array
+    correct: Array
+    nll: Array
+    brier: Array
+    top5: Array | None
+
+    @property
+    def n(self) -> int:
+        return int(self.labels.size)
+
+
+def checked_input(logits: Any, probabilities: Any, labels: Any) -> tuple[Tensor, Tensor, bool]:
+    """(scores, labels, whether the scores are logits), or the reason why they can't be used."""
+    if (logits is None) == (probabilities is None):
+        given = "neither" if logits is None else "both"
+        raise CiglError(f"{given} of logits and probabilities given: pass exactly one of logits=, probabilities=.")
+    is_logits = logits is not None
+    name = "logits" if is_logits else "probabilities"
+    scores = torch.as_tensor(logits if is_logits else probabilities).detach()
+    labels = torch.as_tensor(labels).detach()
+    if scores.ndim != 2 or not scores.is_floating_point():
+        raise CiglError(f"{name} must be floating-point numbers of shape (samples, classes), not "
+                        f"{_described(scores)}; for a binary model pass both columns, 1-p and p.")  # fmt: skip
+    if scores.shape[0] == 0:
+        raise CiglError("there are no samples: nothing can be measured on zero rows.")
+    if scores.shape[1] < 2:
+        raise CiglError(f"{name} have {scores.shape[1]} class: at least 2 are needed; for a binary model pass both "
+                        "columns, 1-p and p.")  # fmt: skip
+    if labels.shape != scores.shape[:1] or labels.is_floating_point() or labels.dtype == torch.bool:
+        raise CiglError(f"labels must be one class number per row, integers of shape ({scores.shape[0]},), not "
+                        f"{_described(labels)}; of one-hot labels take labels.argmax(1).")  # fmt: skip
+    labels = labels.long()
+    low, high = (int(end) for end in labels.aminmax())
+    if low < 0 or high >= scores.shape[1]:
+        raise CiglError(f"labels run from {low} to {high}, but there are {scores.shape[1]} classes, numbered from 0: "
+                        "drop the samples without a label, or shift the numbers.")  # fmt: skip
+    return scores, labels.to(scores.device), is_logits
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
+
+
+def check_probabilities(given: Tensor) -> None:
+    """Each row is non-negative and sums to 1, within the tolerance of the dtype it came in."""
+    exact = given.to(torch.promote_types(given.dtype, torch.float32))
+    right = (exact.sum(1) - 1).abs() <= max(4 * torch.finfo(given.dtype).eps, 1e-5)  # False for NaN
+    right &= exact.amin(1) >= 0
+    if not bool(right.all()):
+        row = int((~right).nonzero()[0])
+        refuse_nan(exact[row], "probabilities")
+        raise CiglError(f"row {row} of a batch of probabilities sums to {float(exact[row].sum()):.6g} with smallest "
+                        f"entry {float(exact[row].min()):.3g}: rows must be non-negative and sum to 1; if these are "
+                        "logits, pass logits=.")  # fmt: skip
+
+
+def refuse_nan(values: Tensor, name: str) -> None:
+    """NaN or infinity anywhere in a row of logits shows in its NLL, so that is what need be looked at."""
+    if not bool(torch.isfinite(values).all()):
+        raise CiglError(f"{name} have NaN or infinity: look for a diverged model, or an overflow in half precision "
+                        "(to rule out a class that is never a label, -inf is fine as a logit).")  # fmt: skip
+
+
+def measure_rows(scores: Tensor, labels: Tensor, is_logits: bool) -> tuple[Rows, Tensor]:
+    """The rows' measures, and all probabilities.
+
+    The predicted class is the first of the largest. NLL comes from the logits where the probability is too small
+    for its dtype, so it stays finite. Brier is sum_c (p_c - y_c)^2, between 0 and 2.
+    """
+    p = scores.softmax(1) if is_logits else scores.clone()
+    confidence, truth = p.amax(1), p.gather(1, labels[:, None]).squeeze(1)
+    brier = (torch.linalg.vector_norm(p, dim=1).square() + (1 - 2 * truth)).clamp_min(0)
+    nll = -truth.clamp_min(torch.finfo(p.dtype).tiny).log() + 0 * confidence  # NaN where the row has one
+    if is_logits and bool((small := truth < _SMALL).any()):
+        nll[small] = scores[small].logsumexp(1) - scores[small].gather(1, labels[small, None]).squeeze(1)
+    # Argmax over a long row costs as much as the softmax, a second maximum without the label a tenth; so only
+    # rows that seem right and have another class as large are looked at again.
+    correct = truth == confidence
+    rows = torch.arange(len(p), device=p.device)
+    p[rows, labels] = -1
+    if bool((tied := correct & (p.amax(1) >= confidence)).any()):
+        correct[tied] = scores[tied].argmax(1) == labels[tied]
+    p[rows, labels] = truth
+    return Rows(confidence, correct, nll, brier), p
+
+
+def in_top(scores: Tensor, labels: Tensor, k: int) -> Tensor:
+    """Whether the label is among the ``k`` largest; of equal scores the first come first.
+
+    >>> in_top(torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]]), torch.tensor([1, 1]), 1).tolist()
+    [False, False]
+    """
+    own = scores.gather(1, labels[:, None])
+    before = torch.arange(scores.shape[1], device=scores.device) < labels[:, None]
+    return ((scores > own) | ((scores == own) & before)).sum(1) < k
+
+
+def measure_samples(scores: Tensor, labels: Tensor, is_logits: bool) -> tuple[Samples, Array]:
+    """Per-sample measures and probabilities in float64 on the CPU, whatever dtype and device came in."""
+    rows: list[Rows] = []
+    top5: list[Tensor] = []
+    predicted: list[Tensor] = []
+    probabilities = np.empty(tuple(scores.shape))
+    impossible = 0
+    for start in range(0, scores.shape[0], ROWS):
+        given, own = scores[start : start + ROWS], labels[start : start + ROWS].cpu()
+        if not is_logits:
+            check_probabilities(given)
+        exact = given.cpu().double()
+        measured, p = measure_rows(exact, own, is_logits)
+        rows.append(measured)
+        predicted.append(exact.argmax(1))
+        probabilities[start : start + ROWS] = p.numpy()
+        if scores.shape[1] > 5:
+            top5.append(in_top(exact, own, 5))
+        impossible += 0 if is_logits else int((exact.gather(1, own[:, None]) == 0).sum())
+    joined = Rows.joined(rows)
+    refuse_nan(joined.nll, "logits")
+    if impossible:
+        warnings.warn(f"{impossible} samples have probability 0 for their true class: their NLL is infinite and is "
+                      "counted as 708 (the smallest float64); pass logits=, or the mean of more members.",
+                      CiglWarning, stacklevel=4)  # fmt: skip
+    return Samples(
+        labels=labels.cpu().numpy(),
+        predicted=torch.cat(predicted).numpy(),
+        top5=torch.cat(top5).numpy() if top5 else None,
+        **{f.name: getattr(joined, f.name).numpy() for f in fields(Rows)},
+    ), probabilities

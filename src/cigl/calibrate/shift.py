@@ -1,0 +1,105 @@
+"""Calibration under shift: a report per corruption and severity."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cigl.calibrate.corrupt import KINDS, SEVERITIES, corrupt
+from cigl.calibrate.evaluate import Members, evaluate, labels_of
+from cigl.calibrate.report import RESAMPLES, Report
+from cigl.errors import CiglError, unknown
+
+CLEAN = 0
+SHOWN = ("accuracy", "nll", "gap", "ece")
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Reports by kind of corruption and severity, 0 being the images as they are. Print it for a table."""
+
+    reports: dict[str, dict[int, Report]]
+
+    def __getitem__(self, kind: str) -> dict[int, Report]:
+        return self.reports[kind]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {kind: {str(s): one.to_dict() for s, one in row.items()} for kind, row in self.reports.items()}
+
+    def figure(self, path: str | os.PathLike[str]) -> None:
+        """Accuracy, NLL and ECE against severity, a line per kind; .svg, .png or .pdf (needs ``cigl[plot]``)."""
+        from cigl.calibrate.diagram import shift_figure
+
+        shift_figure(self, path)
+
+    def __str__(self) -> str:
+        bins = next(iter(next(iter(self.reports.values())).values())).bins
+        lines = [f"{'kind':<10}{'severity':>9}" + "".join(f"{name:>10}" for name in SHOWN[:-1])]
+        lines[0] += f"{f'ece_{bins}':>10}{'low':>9}{'high':>9}{'floor':>9}"
+        for kind, row in self.reports.items():
+            for severity, one in row.items():
+                ece = one.ece
+                numbers = "".join(f"{float(getattr(one, name)):10.4f}" for name in SHOWN)
+                lines.append(f"{kind:<10}{severity:>9}{numbers}{ece.low:9.4f}{ece.high:9.4f}{ece.floor:9.4f}")
+        return "\n".join(lines)
+
+
+def under_shift(
+    model: nn.Module | None,
+    loader: Iterable[Any],
+    *,
+    kinds: Sequence[str] = tuple(KINDS),
+    severities: Sequence[int] = SEVERITIES,
+    normalize: Callable[[Tensor], Tensor] | None = None,
+    seed: int = 0,
+    bins: int = 15,
+    device: torch.device | str | None = None,
+    members: Members = None,
+    resamples: int = RESAMPLES,
+) -> Shift:
+    """Evaluate a model on images as they are and on each corruption of them.
+
+    The loader yields (images, labels) with images from 0 to 1; ``normalize`` is what the model expects to have
+    been done to them, and is applied after the corruption. The other arguments are those of ``cigl.evaluate``.
+
+    >>> loader = [(torch.rand(8, 1, 8, 8), torch.randint(0, 3, (8,))) for _ in range(2)]
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    >>> shift = under_shift(model, loader, kinds=["noise"], severities=[1, 5], resamples=50)
+    >>> list(shift["noise"]), shift["noise"][5].n
+    ([0, 1, 5], 16)
+    """
+    for kind in kinds:
+        if kind not in KINDS:
+            raise unknown("corruption", kind, KINDS)
+    if not kinds or not severities:
+        raise CiglError("say at least one kind and one severity.")
+    if iter(loader) is loader:
+        raise CiglError("the loader can be read only once, and each corruption needs it: pass a list or a DataLoader.")
+
+    def measured(kind: str, severity: int) -> Report:
+        batches = _Corrupted(loader, kind, severity, seed, normalize)
+        return evaluate(model, batches, bins=bins, device=device, members=members, resamples=resamples)
+
+    clean = measured(kinds[0], CLEAN)
+    return Shift({kind: {CLEAN: clean} | {s: measured(kind, s) for s in severities} for kind in kinds})
+
+
+@dataclass(frozen=True)
+class _Corrupted:
+    loader: Iterable[Any]
+    kind: str
+    severity: int
+    seed: int
+    normalize: Callable[[Tensor], Tensor] | None
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for number, batch in enumerate(self.loader):
+            images, labels = batch[0], labels_of(batch)
+            if self.severity != CLEAN:
+                images = corrupt(images, self.kind, self.severity, seed=self.seed + number)
+            yield (self.normalize(images) if self.normalize else images), labels

@@ -1,0 +1,126 @@
+"""Calibration of more data than fits: a few sums instead of samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from cigl.calibrate.bins import bin_of, check_bins, width_edges
+from cigl.calibrate.metrics import expected_error, maximum_error
+from cigl.calibrate.samples import Rows, check_probabilities, checked_input, in_top, measure_rows, refuse_nan
+from cigl.errors import CiglError
+
+_ELEMENTS = 1 << 20  # of a block: small enough for a cache
+
+
+class Streaming:
+    """Accuracy, NLL, Brier, gap, equal-width ECE and MCE over any number of batches, in constant size.
+
+    ``top5`` and ``classwise`` are counted on request (classwise costs a pass over all probabilities). What needs
+    the samples (intervals, equal-mass bins, the risk-coverage curve) is not offered here. Batches are measured on
+    their own device, in float32 at least; the sums are float64, on the CPU.
+
+    >>> stream = Streaming(classes=3)
+    >>> stream.update(logits=torch.randn(100, 3), labels=torch.randint(0, 3, (100,)))
+    >>> stream.update(logits=torch.randn(50, 3), labels=torch.randint(0, 3, (50,)))
+    >>> stream.n, sorted(stream.compute())
+    (150, ['accuracy', 'brier', 'ece_15', 'gap', 'mce_15', 'nll'])
+    """
+
+    def __init__(self, classes: int, *, bins: int = 15, top5: bool = False, classwise: bool = False):
+        self.classes, self.bins, self.top5, self.classwise = classes, check_bins(bins), top5, classwise
+        if top5 and classes <= 5:
+            raise CiglError(f"top-5 of {classes} classes is always right: leave top5 out.")
+        # One vector, so that merging and reducing are one addition. Counts are exact in float64 up to 2**53.
+        # Per bin: counts, hits, confidence, NLL and Brier.
+        self._sizes = {"bins": 5 * bins, "top5": int(top5), "cells": classes * bins if classwise else 0}
+        self._sums = torch.zeros(sum(self._sizes.values()), dtype=torch.float64)
+
+    def _named(self, sums: Tensor) -> dict[str, Tensor]:
+        return dict(zip(self._sizes, sums.split(list(self._sizes.values())), strict=True))
+
+    @property
+    def n(self) -> int:
+        return int(self._sums[: self.bins].sum())
+
+    @torch.no_grad()
+    def update(self, *, logits: Any = None, probabilities: Any = None, labels: Any) -> None:
+        """Add a batch of any size; exactly one of logits and probabilities. A bad batch changes nothing."""
+        scores, labels, is_logits = checked_input(logits, probabilities, labels)
+        if scores.shape[1] != self.classes:
+            raise CiglError(f"the batch has {scores.shape[1]} classes, the accumulator {self.classes}.")
+        rows, added = [], torch.zeros_like(self._sums)
+        parts = self._named(added)
+        size = max(1, _ELEMENTS // self.classes)
+        for block, own in zip(scores.split(size), labels.split(size), strict=True):
+            if not is_logits:
+                check_probabilities(block)
+            exact = block.to(torch.promote_types(block.dtype, torch.float32))
+            measured, p = measure_rows(exact, own, is_logits)
+            rows.append(measured)
+            if self.top5:
+                parts["top5"] += in_top(exact, own, 5).sum().cpu()
+            if self.classwise:
+                self._add_cells(parts["cells"], p, own, block.dtype)
+        self._add_rows(parts["bins"], Rows.joined(rows), rows[0].confidence.dtype if is_logits else scores.dtype)
+        self._sums += added
+
+    def _add_rows(self, per_bin: Tensor, rows: Rows, dtype: torch.dtype) -> None:
+        refuse_nan(rows.nll, "logits")
+        columns = (torch.ones_like(rows.nll), rows.correct.to(rows.nll.dtype), rows.confidence, rows.nll, rows.brier)
+        values = torch.stack(columns).cpu().double()
+        index = bin_of(rows.confidence, width_edges(self.bins, dtype)).cpu()
+        per_bin += (values @ (index[:, None] == torch.arange(self.bins)).double()).flatten()
+
+    def _add_cells(self, cells: Tensor, p: Tensor, labels: Tensor, dtype: torch.dtype) -> None:
+        p = p.cpu().double()
+        index = bin_of(p, width_edges(self.bins, dtype)) + torch.arange(self.classes) * self.bins
+        p[torch.arange(len(p)), labels.cpu()] -= 1
+        cells += torch.bincount(index.flatten(), p.flatten(), cells.numel())
+
+    def merge(self, other: Streaming) -> None:
+        """Add what another accumulator has seen.
+
+        >>> a, b = Streaming(2), Streaming(2)
+        >>> b.update(probabilities=[[0.9, 0.1]], labels=[0])
+        >>> a.merge(b)
+        >>> a.n
+        1
+        """
+        if self._shape() != other._shape():
+            raise CiglError(
+                "the accumulators differ in classes, bins, top5 or classwise: make them alike to merge them."
+            )
+        self._sums += other._sums
+
+    def reduce(self, group: dist.ProcessGroup | None = None) -> None:
+        """Under torch.distributed: every process has the sums of all. Call it once, at the end, on every process."""
+        nccl = dist.get_backend(group) == "nccl"
+        sums = self._sums.cuda() if nccl else self._sums.clone()
+        dist.all_reduce(sums, group=group)
+        self._sums.copy_(sums)
+
+    def compute(self) -> dict[str, float]:
+        """The numbers so far, under the names of a report."""
+        n = self.n
+        if not n:
+            raise CiglError("there are no samples yet: call update(logits=..., labels=...) first.")
+        bins, top5, cells = (part.numpy() for part in self._named(self._sums).values())
+        counts, hits, confidence, nll, brier = bins.reshape(5, self.bins)
+        gaps = confidence - hits
+        totals = {"accuracy": hits, "nll": nll, "brier": brier, "gap": gaps}
+        result = {name: values.sum() / n for name, values in totals.items()}
+        result[f"ece_{self.bins}"] = expected_error(gaps, n)
+        result[f"mce_{self.bins}"] = maximum_error(gaps, counts)
+        if self.top5:
+            result["top5"] = top5[0] / n
+        if self.classwise:
+            result[f"ece_classwise_{self.bins}"] = expected_error(cells, n * self.classes)
+        return {name: float(np.asarray(value)) for name, value in result.items()}
+
+    def _shape(self) -> tuple[int, int, bool, bool]:
+        return self.classes, self.bins, self.top5, self.classwise

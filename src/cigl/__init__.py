@@ -1,19 +1,27 @@
-"""Neural networks that are sparse and honest about their confidence."""
+"""Neural networks that are sparse and honest about their confidence.
 
-from cigl import calibrate
-from cigl.calibrate import compare, evaluate, reliability_diagrams
+Everything is imported when it is first used, so that the command line answers at once.
+"""
+
+from typing import TYPE_CHECKING
+
 from cigl.errors import CiglError, CiglWarning
-from cigl.sparsify import (
-    Method,
-    Sparsifier,
-    attach,
-    constant,
-    cosine,
-    linear,
-    method,
-    methods,
-    reestimate_batch_norm,
-)
+from cigl.lazy import lazy
+
+if TYPE_CHECKING:
+    from cigl import calibrate, data, models, sparsify, train
+    from cigl.calibrate import compare, evaluate, reliability_diagrams
+    from cigl.sparsify import (
+        Method,
+        Sparsifier,
+        attach,
+        constant,
+        cosine,
+        linear,
+        method,
+        methods,
+        reestimate_batch_norm,
+    )
 
 __version__ = "0.1.0"
 
@@ -27,10 +35,23 @@ __all__ = [
     "compare",
     "constant",
     "cosine",
+    "data",
     "evaluate",
     "linear",
     "method",
     "methods",
+    "models",
     "reestimate_batch_norm",
     "reliability_diagrams",
+    "sparsify",
+    "train",
 ]
+
+__getattr__ = lazy(
+    __name__,
+    {
+        "cigl": "calibrate data models sparsify train",
+        "cigl.calibrate": "compare evaluate reliability_diagrams",
+        "cigl.sparsify": "Method Sparsifier attach constant cosine linear method methods reestimate_batch_norm",
+    },
+)

@@ -5,19 +5,17 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-import types
-import typing
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
 from cigl.errors import CiglError, CiglWarning
-from cigl.train.config import PRESETS, Config, resolve
+from cigl.train.config import PRESETS, Config, key_type, resolve
 
 app = typer.Typer(
     name="cigl", rich_markup_mode=None, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -122,23 +120,24 @@ def _free_folder() -> Path:
 def _signature() -> inspect.Signature:
     """The options of ``cigl train``: its own, and one for each key of the configuration."""
     own: list[tuple[str, Any, Any, str]] = [
-        ("out", Optional[Path], None, "folder of the run (default: runs/001, 002, ...)"),
-        ("config", Optional[Path], None, "YAML file with any of the keys below"),
-        ("preset", Optional[str], None, "settings by name: " + ", ".join(PRESETS)),
-        ("resume", Optional[Path], None, "go on with the run in this folder"),
+        ("out", Path | None, None, "folder of the run (default: runs/001, 002, ...)"),
+        ("config", Path | None, None, "YAML file with any of the keys below"),
+        ("preset", str | None, None, "settings by name: " + ", ".join(PRESETS)),
+        ("resume", Path | None, None, "go on with the run in this folder"),
         ("checkpoint_minutes", float, 10.0, "save at least this often, besides once per epoch"),
-        ("threads", Optional[int], None, "CPU threads (default: all; one makes runs repeatable to the bit)"),
+        ("threads", int | None, None, "CPU threads (default: all; one makes runs repeatable to the bit)"),
         ("quiet", bool, False, "no progress bar"),
         ("json", bool, False, "print the result as JSON, for scripts"),
     ]  # fmt: skip
-    hints = typing.get_type_hints(Config)
     for each in fields(Config):
         shown = ",".join(f"{v:g}" for v in each.default) if isinstance(each.default, tuple) else each.default
-        own.append((each.name, Optional[_flag_type(hints[each.name])], None, _about(each.metadata["help"], shown)))
+        kind = key_type(each.name)[0]
+        kind = kind if kind in (int, float, bool) else str
+        own.append((each.name, kind | None, None, _about(each.metadata["help"], shown)))
     parameters = []
     for name, kind, default, about in own:
         flag = f"--{name.replace('_', '-')}"
-        flags = [f"{flag}/--no-{name.replace('_', '-')}"] if kind == Optional[bool] else [flag]
+        flags = [f"{flag}/--no-{name.replace('_', '-')}"] if kind == (bool | None) else [flag]
         parameters.append(
             inspect.Parameter(
                 name, inspect.Parameter.KEYWORD_ONLY, default=default,
@@ -150,12 +149,6 @@ def _signature() -> inspect.Signature:
 
 def _about(text: str, default: Any) -> str:
     return text if default is None else f"{text} [{str(default).lower() if isinstance(default, bool) else default}]"
-
-
-def _flag_type(kind: Any) -> Any:
-    if isinstance(kind, types.UnionType):
-        kind = next(part for part in kind.__args__ if part is not type(None))
-    return kind if kind in (int, float, bool) else str
 
 
 train_command.__signature__ = _signature()  # type: ignore[attr-defined]
@@ -171,7 +164,7 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="folder of a finished run")],
     split: Annotated[str, typer.Option(help="test, validation or train")] = "test",
     temperature: Annotated[bool, typer.Option("--temperature", help="with the run's temperature")] = False,
-    mc: Annotated[Optional[int], typer.Option(help="average over this many draws of the random mask")] = None,
+    mc: Annotated[int | None, typer.Option(help="average over this many draws of the random mask")] = None,
     as_json: Json = False,
 ) -> None:
     """Calibration of a finished run: table, JSON and reliability diagram.
@@ -209,9 +202,7 @@ def data_list(as_json: Json = False) -> None:
 
 
 @data_app.command("get")
-def data_get(
-    name: Annotated[str, typer.Argument(help="a name from `cigl data list`")], as_json: Json = False
-) -> None:
+def data_get(name: Annotated[str, typer.Argument(help="a name from `cigl data list`")], as_json: Json = False) -> None:
     """Fetch a dataset, check it, and keep it in $CIGL_DATA (default: ~/.cache/cigl).
 
     Example:

@@ -8,11 +8,17 @@ from typing import Any
 
 
 def lazy(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
-    """A module's ``__getattr__`` (PEP 562) that finds each name in its place."""
+    """A package's ``__getattr__`` (PEP 562): ``places`` maps a module to the names found there.
+
+    Names placed in the package itself are its submodules.
+    """
+    where = {name: place for place, names in places.items() for name in names.split()}
 
     def get(name: str) -> Any:
-        if name not in places:
+        if name not in where:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(places[name]), name)
+        if where[name] == package:
+            return importlib.import_module(f"{package}.{name}")
+        return getattr(importlib.import_module(where[name]), name)
 
     return get

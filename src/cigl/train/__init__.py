@@ -10,4 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["PRESETS", "Config", "evaluate_run", "resolve", "resume", "train"]
 
-__getattr__ = lazy(__name__, dict.fromkeys(("evaluate_run", "resume", "train"), "cigl.train.run"))
+__getattr__ = lazy(__name__, {"cigl.train.run": "evaluate_run resume train"})

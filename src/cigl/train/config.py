@@ -86,13 +86,19 @@ _TYPES = typing.get_type_hints(Config)
 KEYS = [each.name for each in fields(Config)]
 
 
+def key_type(name: str) -> tuple[Any, bool]:
+    """A key's type without None, and whether it may be None."""
+    kind = _TYPES[name]
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return next(part for part in typing.get_args(kind) if part is not type(None)), True
+    return kind, False
+
+
 def _typed(name: str, value: Any) -> Any:
     """The value in the key's type, or an error that names both."""
-    kind = _TYPES[name]
-    if isinstance(kind, types.UnionType):
-        if value is None:
-            return None
-        kind = next(part for part in kind.__args__ if part is not type(None))
+    kind, optional = key_type(name)
+    if value is None and optional:
+        return None
     if typing.get_origin(kind) is Literal:
         if value not in typing.get_args(kind):
             raise unknown(name, value, typing.get_args(kind))

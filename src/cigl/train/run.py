@@ -68,9 +68,7 @@ def _continue(
     return _finish(trainer, folder, pilot)
 
 
-def _train(
-    trainer: Trainer, folder: RunFolder, requests: Requests, progress: Progress | None, seconds: float
-) -> None:
+def _train(trainer: Trainer, folder: RunFolder, requests: Requests, progress: Progress | None, seconds: float) -> None:
     saved = time.monotonic()
 
     def save() -> None:
@@ -105,7 +103,9 @@ def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[st
         fitted = fit_temperature(logits=logits, labels=labels)
         temperature = fitted.value
         if fitted.clamped:
-            warnings.warn("no finite temperature fits the validation data best; it was clamped.", CiglWarning, stacklevel=2)
+            warnings.warn(
+                "no finite temperature fits the validation data best; it was clamped.", CiglWarning, stacklevel=2
+            )
     logits, labels = trainer.predict(predictor, "test")
     reports = {"report": report(logits=logits, labels=labels)}
     if temperature is not None:

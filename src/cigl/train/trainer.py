@@ -174,5 +174,3 @@ def _method(config: Config) -> Method:
     names = ("update_every", "drop_fraction", "update_until", "random_mask", "average_from", "average_of")
     given = {name: getattr(config, name) for name in (*names, "final_weights")}
     return method(config.method, **{name: value for name, value in given.items() if value is not None})
-
-

@@ -1,0 +1,109 @@
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cigl import CiglError
+from cigl.train.config import KEYS, PRESETS, Config, resolve
+
+
+def test_flags_win_over_the_file_and_the_file_over_the_preset(tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text("preset: fashion-mnist-mlp\nepochs: 7\nseed: 1\n")
+    config = resolve({"seed": 2}, file)
+    assert (config.seed, config.epochs, config.batch_size, config.momentum) == (2, 7, 128, 0.9)
+
+
+def test_a_preset_flag_wins_over_the_files():
+    assert resolve(preset="cifar10-wrn-22-2").model == "wrn-22-2"
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_a_configuration(name):
+    assert isinstance(resolve(preset=name), Config)
+
+
+def test_the_papers_settings():
+    for name in ("cifar10-resnet50", "cifar10-wrn-22-2", "cifar100-resnet50"):
+        config = resolve(preset=name)
+        assert (config.epochs, config.batch_size, config.optimizer, config.momentum) == (250, 128, "sgd", 0.9)
+        assert config.schedule == "piecewise"
+    assert (resolve(preset="imagenet-resnet50").epochs, resolve(preset="imagenet-resnet50").batch_size) == (100, 64)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"sparcity": 0.5}, "unknown key 'sparcity': did you mean 'sparsity'"),
+        ({"sparsity": 1.0}, "sparsity is 1.0: give a share from 0 to below 1"),
+        ({"sparsity": "high"}, "sparsity is 'high': give a number"),
+        ({"epochs": 2.5}, "epochs is 2.5: give a whole number"),
+        ({"epochs": 0}, "epochs is 0: it must be above 0"),
+        ({"optimizer": "sdg"}, "unknown optimizer 'sdg': did you mean 'sgd'"),
+        ({"bf16": "yes"}, "bf16 is 'yes': give true or false"),
+        ({"milestones": [0.7, 0.2]}, "give rising shares"),
+        ({"milestones": 0.5}, "give a list of numbers"),
+        ({"temperature": "pilot", "validation": 0.1}, "leave validation at 0"),
+        ({"mixup": -1}, "can't be negative"),
+    ],
+)
+def test_bad_values(flags, message):
+    with pytest.raises(CiglError, match=message):
+        resolve(flags)
+
+
+@pytest.mark.parametrize("content", ["- 1\n- 2\n", "a: [", "\x00"])
+def test_bad_files(content, tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text(content)
+    with pytest.raises(CiglError, match="configuration"):
+        resolve(file=file)
+
+
+def test_missing_file_and_unknown_preset(tmp_path):
+    with pytest.raises(CiglError, match="can't be read"):
+        resolve(file=tmp_path / "none.yaml")
+    with pytest.raises(CiglError, match="unknown preset 'cifar10': did you mean"):
+        resolve(preset="cifar10")
+
+
+def test_an_empty_file_is_the_defaults(tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text("")
+    assert resolve(file=file) == Config()
+
+
+values = st.fixed_dictionaries(
+    {},
+    optional={
+        "sparsity": st.floats(0, 0.99),
+        "epochs": st.integers(1, 500),
+        "milestones": st.lists(st.floats(0.01, 0.99), max_size=3).map(sorted),
+        "random_mask": st.none() | st.floats(0, 0.5),
+        "bf16": st.booleans(),
+        "average_of": st.sampled_from([None, "Z*W", "p*W"]),
+    },
+)
+
+
+@given(values)
+def test_what_is_saved_reads_back_the_same(flags):
+    config = resolve(flags)
+    again = Config(**yaml.safe_load(yaml.safe_dump(config.plain())))
+    assert again == config
+    assert again.digest() == config.digest()
+
+
+def test_the_digest_tells_configurations_apart():
+    base = Config()
+    digests = {base.digest(), base.changed(seed=1).digest(), base.changed(lr=0.2).digest()}
+    assert len(digests) == 3
+    assert base.changed(seed=1).digest(without=("seed",)) == base.digest(without=("seed",))
+    assert set(base.plain()) == set(KEYS)
+
+
+def test_what_is_held_out():
+    assert Config().held_out == 0
+    assert Config(temperature="holdout").held_out == 0.1
+    assert Config(temperature="holdout", validation=0.2).held_out == 0.2
+    assert Config(temperature="pilot").held_out == 0

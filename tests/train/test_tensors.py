@@ -1,0 +1,90 @@
+import contextlib
+import errno
+import os
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cigl import CiglError
+from cigl.train import tensors
+
+STATE = {
+    "model": {"w": torch.randn(3, 4), "mask": torch.tensor([True, False]), "empty": torch.zeros(0, 2)},
+    "optimizer": {"state": {0: {"step": torch.tensor(3.0), "b": torch.ones(2, dtype=torch.bfloat16)}},
+                  "groups": [{"lr": 0.1, "betas": (0.9, 0.99)}]},
+    "none": None, "text": "a", "numbers": [1, 2.5, True],
+}  # fmt: skip
+
+
+def same(a, b):
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    return a == b and type(a) is type(b)
+
+
+def test_states_round_trip_with_their_types(tmp_path):
+    tensors.save(tmp_path / "x.safetensors", STATE)
+    assert same(tensors.load(tmp_path / "x.safetensors"), STATE)
+
+
+def test_a_channels_last_tensor_and_a_shared_one(tmp_path):
+    weight = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    tensors.save(tmp_path / "x.safetensors", {"a": weight, "b": weight})
+    loaded = tensors.load(tmp_path / "x.safetensors")
+    assert torch.equal(loaded["a"], weight)
+    assert torch.equal(loaded["b"], weight)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 255))
+@settings(max_examples=60, deadline=None)
+def test_any_flipped_byte_is_noticed(tmp_path_factory, place, flip):
+    path = tmp_path_factory.mktemp("damage") / "x.safetensors"
+    tensors.save(path, STATE)
+    content = bytearray(path.read_bytes())
+    content[place % len(content)] ^= flip
+    path.write_bytes(content)
+    with contextlib.suppress(CiglError):  # or, in the padding between header and data, no harm is done
+        assert same(tensors.load(path), STATE)
+
+
+@pytest.mark.parametrize("size", [0, 7, 100, -1])
+def test_truncated_files_are_noticed(size, tmp_path):
+    path = tmp_path / "x.safetensors"
+    tensors.save(path, STATE)
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(CiglError, match="damaged"):
+        tensors.load(path)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(CiglError, match="damaged or not a checkpoint"):
+        tensors.load(tmp_path / "none.safetensors")
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_full_disk_leaves_what_was_there(call, tmp_path, monkeypatch):
+    path = tmp_path / "x.safetensors"
+    tensors.save(path, {"a": torch.ones(2)})
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(
+        CiglError, match=r"can't be written \(No space left on device\); what was there before is intact"
+    ):
+        tensors.save(path, {"a": torch.zeros(2)})
+    monkeypatch.undo()
+    assert torch.equal(tensors.load(path)["a"], torch.ones(2))
+    assert [p.name for p in tmp_path.iterdir()] == ["x.safetensors"]
+
+
+def test_only_plain_values_are_saved(tmp_path):
+    with pytest.raises(CiglError, match="a set can't be saved"):
+        tensors.save(tmp_path / "x.safetensors", {"a": {1, 2}})

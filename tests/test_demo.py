@@ -1,23 +1,27 @@
-"""The demo's claim, in full: CigL's confidence fits, at the accuracy of RigL."""
+"""`make demo` as a new user runs it, and its claim: CigL's confidence fits, at the accuracy of RigL."""
 
+import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+DEMO = Path(__file__).parents[1] / "examples" / "demo.py"
 
 
 @pytest.mark.slow
-def test_cigl_calibrates_at_the_accuracy_of_rigl():
-    import demo
-
-    x, y, x_test, y_test = demo.data()
-    assert (len(x), len(x_test)) == (4_000, 10_000)
-    scores = {
-        method: demo.scores(demo.train(method, 0.8, 7, x, y, lambda: None), x_test, y_test)
-        for method in ("rigl", "cigl")
-    }
-    assert scores["cigl"]["ECE"] < 0.5 * scores["rigl"]["ECE"]
-    assert scores["cigl"]["NLL"] < scores["rigl"]["NLL"]
-    assert scores["cigl"]["accuracy"] > scores["rigl"]["accuracy"] - 0.02
+def test_the_demo_shows_what_it_claims(tmp_path):
+    command = [sys.executable, str(DEMO), "--out", str(tmp_path / "demo"), "--seeds", "2"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    rows = {}
+    for line in result.stdout.splitlines():
+        if match := re.match(r"\W*(dense|rigl|cigl)\b(.*)", line):
+            rows[match[1]] = [float(number) for number in re.findall(r"(\d+\.\d+) ±", match[2])]
+    accuracy, nll, ece = zip(rows["rigl"], rows["cigl"], strict=True)
+    assert accuracy[1] > accuracy[0] - 2
+    assert nll[1] < nll[0]
+    assert ece[1] < 0.5 * ece[0]
+    page = (tmp_path / "demo" / "index.html").read_text()
+    assert page.count("<tr>") == 4
+    assert "<svg" in page

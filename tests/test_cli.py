@@ -1,0 +1,98 @@
+"""The command line as a person and as a script use it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import cigl
+from cigl.cli import app
+from cigl.train.config import KEYS
+
+runner = CliRunner()
+QUICK = ["--train-size", "320", "--epochs", "2", "--update-every", "4", "--quiet"]
+
+
+def test_help_does_not_wait_for_torch():
+    code = """
+import sys
+sys.argv = ["cigl", "--help"]
+import cigl.cli
+try:
+    cigl.cli.app()
+finally:
+    print("torch" in sys.modules, "numpy" in sys.modules)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout.rstrip().endswith("False False")
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["train"], ["evaluate"], ["data", "list"], ["data", "get"], ["methods"], ["models"]]
+)
+def test_every_command_has_help_with_an_example(command):
+    result = runner.invoke(app, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "cigl " + " ".join(command) in " ".join(result.output.split()) or not command
+
+
+def test_every_key_is_a_flag():
+    shown = runner.invoke(app, ["train", "--help"], terminal_width=200).output
+    for key in KEYS:
+        assert f"--{key.replace('_', '-')}" in shown
+
+
+def test_train_evaluate_and_resume(tmp_path):
+    run = tmp_path / "a"
+    result = runner.invoke(app, ["train", "--out", str(run), *QUICK])
+    assert result.exit_code == 0, result.output
+    assert "ece_15" in result.output
+    assert f"the run is in {run}" in result.output
+    result = runner.invoke(app, ["evaluate", str(run)])
+    assert result.exit_code == 0, result.output
+    assert (run / "evaluation-test.svg").read_text().lstrip().startswith("<?xml")
+    assert json.loads((run / "evaluation-test.json").read_text())
+    plain = json.loads(runner.invoke(app, ["evaluate", str(run), "--json"]).output)
+    assert plain["n"] == 10_000
+    again = runner.invoke(app, ["train", "--resume", str(run), "--json"])
+    assert json.loads(again.output)["folder"] == str(run)
+
+
+def test_lists_are_the_librarys():
+    assert json.loads(runner.invoke(app, ["methods", "--json"]).output) == cigl.methods()
+    assert json.loads(runner.invoke(app, ["models", "--json"]).output) == cigl.models.names()
+    assert json.loads(runner.invoke(app, ["data", "list", "--json"]).output) == cigl.data.names()
+    assert "rigl " in runner.invoke(app, ["methods"]).output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--method", "cigll"], "did you mean 'cigl'"),
+        (["train", "--sparsity", "1.5"], "sparsity is 1.5"),
+        (["train", "--preset", "cifar"], "unknown preset"),
+        (["train", "--config", "none.yaml"], "can't be read"),
+        (["train", "--resume", "none"], "is not a run folder"),
+        (["train", "--resume", "none", "--seed", "1"], "give no other options"),
+        (["train", "--milestones", "a,b"], "give numbers such as"),
+        (["evaluate", "none"], "is not a run folder"),
+        (["data", "get", "mnist2d"], "mnist"),
+    ],
+)
+def test_errors_are_one_line_and_exit_with_2(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert result.output.startswith("error: ")
+    assert len(result.output.strip().splitlines()) == 1
+
+
+def test_runs_are_numbered_where_no_folder_is_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number in ("001", "002"):
+        result = runner.invoke(app, ["train", *QUICK])
+        assert result.exit_code == 0, result.output
+        assert (tmp_path / "runs" / number / "result.json").exists()

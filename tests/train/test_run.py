@@ -1,0 +1,295 @@
+"""Whole runs on the embedded dataset: repeatable, resumable after any kill, honest about errors."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+import cigl
+from cigl import CiglError, CiglWarning
+from cigl.train import run as runs
+from cigl.train import tensors
+from cigl.train.config import Config
+from cigl.train.folder import RunFolder
+from cigl.train.run import evaluate_run, resume, train
+from cigl.train.trainer import Parts
+
+SMALL = {"train_size": 640, "epochs": 5, "batch_size": 64, "update_every": 5, "average_from": 0.6, "update_until": 0.5}
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings_about_few_snapshots():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*snapshots will be averaged")
+        yield
+
+
+def small(**changes):
+    keys = SMALL | changes
+    if cigl.method(keys.get("method", "cigl")).average_from is None:
+        keys.pop("average_from")
+    if cigl.method(keys.get("method", "cigl")).update_every is None:
+        keys.pop("update_every"), keys.pop("update_until")
+    return Config(**keys)
+
+
+def outcome(folder):
+    """What must be the same to the bit: final weights, report and metrics without times."""
+    folder = RunFolder(folder)
+    metrics = [{k: v for k, v in row.items() if k != "seconds"} for row in folder.read_metrics()]
+    result = {k: v for k, v in folder.read_json("result.json").items() if k != "seconds"}
+    model = tensors.load(folder.path / "model.safetensors")
+    return metrics, result, {name: value.numpy().tobytes() for name, value in model.items()}
+
+
+def test_a_run_leaves_everything_behind(tmp_path):
+    rows = []
+    result = train(small(), tmp_path / "a", progress=lambda trainer, row: rows.append(row))
+    files = {path.name for path in (tmp_path / "a").iterdir()}
+    assert {"config.yaml", "metrics.jsonl", "model.safetensors", "report.json", "result.json", "versions.json"} <= files
+    assert len([row for row in rows if row]) == 5
+    assert len(rows) == 5 * 10 + 5
+    assert result["density"] == pytest.approx(0.2, abs=1e-3)
+    assert result["test"]["report"]["accuracy"]["value"] > 0.2
+    assert result["config"]["epochs"] == 5
+    metrics = RunFolder(tmp_path / "a").read_metrics()
+    assert [row["epoch"] for row in metrics] == [1, 2, 3, 4, 5]
+    assert metrics[-1]["loss"] < metrics[0]["loss"]
+
+
+def test_the_saved_configuration_reproduces_the_run(tmp_path):
+    train(small(seed=3, mixup=0.2, label_smoothing=0.1), tmp_path / "a")
+    again = RunFolder(tmp_path / "a").read_config()
+    train(again, tmp_path / "b")
+    assert outcome(tmp_path / "a") == outcome(tmp_path / "b")
+
+
+@pytest.mark.parametrize("method", list(cigl.methods()))
+def test_every_method_runs(method, tmp_path):
+    sparsity = 0.0 if method == "dense" else 0.8
+    result = train(small(method=method, sparsity=sparsity, epochs=8, train_size=320), tmp_path / "a")
+    assert result["test"]["report"]["nll"]["value"] < 5
+    assert result["density"] == pytest.approx(1 - sparsity, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": "adamw", "lr": 0.003, "schedule": "cosine", "warmup_epochs": 1.0},
+        {"optimizer": "adam", "lr": 0.003, "bf16": True, "clip": 1.0},
+        {"model": "convnet", "dataset": "mnist1d"},
+        {"average_of": "p*W"},
+        {"method": "rigl-wdp", "final_weights": "p*W"},
+    ],
+)
+def test_options_reach_the_run(changes, tmp_path):
+    if changes.get("model") == "convnet":
+        with pytest.raises(CiglError, match="convnet"):  # it wants images
+            train(small(**changes), tmp_path / "a")
+        return
+    assert train(small(**changes), tmp_path / "a")["test"]["report"]["accuracy"]["value"] > 0.1
+
+
+def test_resume_of_a_finished_run_only_reads_it(tmp_path):
+    result = train(small(), tmp_path / "a")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "a").rglob("*") if path.name != "lock"}
+    assert resume(tmp_path / "a") == result
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "a").rglob("*") if path.name != "lock"}
+
+
+def test_a_folder_with_a_run_is_not_trained_over(tmp_path):
+    train(small(epochs=2), tmp_path / "a")
+    with pytest.raises(CiglError, match="already holds a run: resume it with --resume"):
+        train(small(epochs=2), tmp_path / "a")
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stop", [1, 7, 10, 23, 49])
+def test_interrupted_anywhere_and_resumed_is_bit_identical(stop, tmp_path):
+    train(small(), tmp_path / "whole")
+
+    def bomb(trainer, row):
+        if row is None and trainer.step == stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(runs.Stopped, match="SIGTERM") as stopped:
+        train(small(), tmp_path / "part", progress=bomb)
+    assert stopped.value.exit_code == 143
+    resume(tmp_path / "part")
+    assert outcome(tmp_path / "whole") == outcome(tmp_path / "part")
+
+
+def start(folder, *more, **options):
+    arguments = ["train", "--out", str(folder), "--threads", "1", "--quiet", "--checkpoint-minutes", "0.0005"]
+    for name, value in (SMALL | {"epochs": 30, "train_size": 2000} | options).items():
+        arguments += [f"--{name.replace('_', '-')}", str(value)]
+    return subprocess.Popen([sys.executable, "-m", "cigl.cli", *arguments, *more], stderr=subprocess.PIPE, text=True)
+
+
+def again(folder):
+    arguments = ["train", "--resume", str(folder), "--threads", "1", "--quiet", "--checkpoint-minutes", "0.0005"]
+    return subprocess.Popen([sys.executable, "-m", "cigl.cli", *arguments], stderr=subprocess.PIPE, text=True)
+
+
+def started(process, folder):
+    while not list(Path(folder).glob("checkpoints/*")) and process.poll() is None:
+        time.sleep(0.01)
+
+
+def test_kill_9_at_random_moments_is_bit_identical(tmp_path):
+    """A real process, checkpoints every 30 ms so that some kills fall into a write."""
+    whole = start(tmp_path / "whole")
+    assert whole.wait(120) == 0, whole.stderr.read()
+    random.seed(1)
+    process, kills = start(tmp_path / "killed"), 0
+    for _ in range(4):
+        started(process, tmp_path / "killed")
+        time.sleep(random.uniform(0.0, 0.6))
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait(60)
+        if (tmp_path / "killed" / "result.json").exists():
+            break
+        process = again(tmp_path / "killed")
+    assert process.wait(120) == 0, process.stderr.read()
+    assert kills >= 2
+    assert outcome(tmp_path / "whole") == outcome(tmp_path / "killed")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_save_and_end_with_their_code(number, code, tmp_path):
+    process = start(tmp_path / "a", epochs=400)
+    started(process, tmp_path / "a")
+    process.send_signal(number)
+    assert process.wait(60) == code
+    assert "the run is saved, go on with --resume" in process.stderr.read()
+    assert RunFolder(tmp_path / "a").load_checkpoint() is not None
+
+
+def test_a_damaged_newest_checkpoint_costs_only_a_repeat(tmp_path):
+    train(small(), tmp_path / "whole")
+
+    def bomb(trainer, row):
+        if row is not None and row["epoch"] == 3:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(small(), tmp_path / "part", progress=bomb)
+    newest = tmp_path / "part" / "checkpoints" / "30.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-100])
+    with pytest.warns(CiglWarning, match="checkpoint before it is used"):
+        resume(tmp_path / "part")
+    assert outcome(tmp_path / "whole") == outcome(tmp_path / "part")
+
+
+def test_a_nan_loss_is_one_clear_line_and_the_last_checkpoint_is_good(tmp_path):
+    with pytest.raises(CiglError, match=r"(loss is (nan|inf) in step|NaN or Inf)"):
+        train(small(lr=1e6, clip=None), tmp_path / "a")
+    state = RunFolder(tmp_path / "a").load_checkpoint()
+    assert state is None or all(value.isfinite().all() for value in state["model"].values())
+
+
+def test_a_full_disk_is_one_clear_line_and_the_last_checkpoint_is_good(tmp_path, monkeypatch):
+    def bomb(trainer, row):
+        if row is not None and row["epoch"] == 2:
+
+            def full(*_):
+                raise OSError(28, "No space left on device")
+
+            monkeypatch.setattr(os, "fsync", full)
+
+    with pytest.raises(CiglError, match=r"30\.safetensors can't be written \(No space left on device\)"):
+        train(small(), tmp_path / "a", progress=bomb)
+    monkeypatch.undo()
+    assert RunFolder(tmp_path / "a").load_checkpoint()["epoch"] == 2
+
+
+def test_bad_data_and_models_leave_no_run_behind(tmp_path):
+    for changes, message in (
+        ({"dataset": "mnist2d"}, "mnist2d"),
+        ({"model": "mlpp"}, "mlpp"),
+        ({"train_size": 10**6}, "train_size is 1000000, but mnist1d has 4000"),
+        ({"batch_size": 10_000}, "make no batch of 10000"),
+        ({"method": "cigll"}, "did you mean 'cigl'"),
+    ):
+        keys = SMALL | changes
+        with pytest.raises(CiglError, match=message):
+            train(Config(**keys), tmp_path / "a")
+        assert not (tmp_path / "a" / "config.yaml").exists()
+
+
+def test_the_held_out_part_is_never_trained_on():
+    parts = Parts.of(small(validation=0.2))
+    assert len(parts.train) + len(parts.validation) == 640
+    held = {tuple(row) for row in next(iter(parts.validation.batches(10**4)))[0].flatten(1).tolist()}
+    used = {tuple(row) for row in next(iter(parts.train.batches(10**4)))[0].flatten(1).tolist()}
+    assert not held & used
+
+
+def test_holdout_temperature(tmp_path):
+    result = train(small(method="rigl", epochs=20, temperature="holdout"), tmp_path / "a")
+    assert result["temperature"] > 1  # RigL is over-confident
+    test = result["test"]
+    assert test["report-temperature"]["nll"]["value"] < test["report"]["nll"]["value"]
+    assert test["report-temperature"]["accuracy"]["value"] == test["report"]["accuracy"]["value"]
+    assert "validation_accuracy" in RunFolder(tmp_path / "a").read_metrics()[0]
+
+
+def test_one_pilot_serves_all_seeds(tmp_path):
+    results = [train(small(temperature="pilot", seed=seed), tmp_path / f"{seed}") for seed in (0, 1)]
+    assert results[0]["temperature"] == results[1]["temperature"] is not None
+    assert len(list((tmp_path / "pilots").iterdir())) == 1
+    train(small(temperature="pilot", sparsity=0.5), tmp_path / "other")
+    assert len(list((tmp_path / "pilots").iterdir())) == 2
+    # the final model is trained on all of the data, as without a pilot
+    plain = train(small(), tmp_path / "plain")
+    assert plain["test"]["report"] == results[0]["test"]["report"]
+
+
+def test_evaluate_a_run(tmp_path):
+    result = train(small(method="rigl-mcdp", temperature="holdout"), tmp_path / "a")
+    report = evaluate_run(tmp_path / "a")
+    assert report.to_dict()["metrics"] == result["test"]["report"]
+    scaled = evaluate_run(tmp_path / "a", temperature=True)
+    assert scaled.accuracy == report.accuracy
+    assert scaled.nll == pytest.approx(result["test"]["report-temperature"]["nll"]["value"], rel=1e-5)
+    assert evaluate_run(tmp_path / "a", split="validation").n == 64
+    assert evaluate_run(tmp_path / "a", masks=3).nll != report.nll
+    with pytest.raises(CiglError, match="no tset split"):
+        evaluate_run(tmp_path / "a", split="tset")
+
+
+def test_evaluate_refuses_what_is_not_finished(tmp_path):
+    with pytest.raises(CiglError, match="is not a run folder"):
+        evaluate_run(tmp_path)
+
+    def bomb(trainer, row):
+        raise Stop
+
+    with pytest.raises(Stop):
+        train(small(), tmp_path / "a", progress=bomb)
+    with pytest.raises(CiglError, match="not finished: go on with `cigl train --resume"):
+        evaluate_run(tmp_path / "a")
+    train(small(), tmp_path / "b")
+    with pytest.raises(CiglError, match="has no temperature"):
+        evaluate_run(tmp_path / "b", temperature=True)
+
+
+def test_a_training_leaves_json_that_scripts_can_read(tmp_path):
+    process = start(tmp_path / "a", "--json", epochs=2)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert json.loads((tmp_path / "a" / "result.json").read_text())["temperature"] is None
+    assert torch.get_num_threads() >= 1

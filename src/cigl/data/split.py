@@ -1,0 +1,135 @@
+"""A part of a dataset: labelled examples that come in batches.
+
+Batch k of an epoch is a pure function of (seed, epoch, k): neither its order nor its augmentation depends on the
+batches before it or on a global generator. So a run that was killed goes on in the middle of an epoch with
+``start=k``, and no state of the data is in its checkpoint.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cigl.data.draw import order
+from cigl.errors import CiglError
+
+Indices = Sequence[int] | Tensor | slice
+Self = TypeVar("Self", bound="Split")
+
+
+@dataclass(frozen=True)
+class Loading:
+    """Everything that the inputs of an epoch's batches depend on; ``start`` is the number of the first batch."""
+
+    seed: int
+    epoch: int
+    augment: bool
+    start: int
+    device: torch.device
+    workers: int
+
+
+class Split(ABC):
+    """Examples with labels; ``labels`` is an int64 tensor on the CPU."""
+
+    labels: Tensor
+
+    @abstractmethod
+    def _rows(self: Self, positions: Tensor) -> Self:
+        """The examples at these positions, in this order."""
+
+    @abstractmethod
+    def _load(self, batches: Sequence[Tensor], loading: Loading) -> Iterator[Tensor]:
+        """The inputs of the batches, each given by its positions."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self: Self, indices: Indices) -> Self:
+        """The examples at ``indices``: ``split.take(range(10_000))`` are the first 10,000."""
+        if isinstance(indices, slice):
+            indices = range(len(self))[indices]
+        positions = torch.as_tensor(indices if isinstance(indices, Tensor) else list(indices), dtype=torch.int64)
+        if positions.ndim != 1 or (
+            len(positions) and not 0 <= int(positions.min()) <= int(positions.max()) < len(self)
+        ):
+            raise CiglError(f"indices must be a list of numbers from 0 to {len(self) - 1}.")
+        return self._rows(positions)
+
+    def divide(self: Self, share: float, seed: int) -> tuple[Self, Self]:
+        """Hold out ``share`` of each class, the same for the same seed: (the rest, the held-out part).
+
+        The held-out part has round(share * n) examples; classes get whole ones by largest remainders.
+        """
+        total = round(share * len(self))
+        if not 0 < total < len(self):
+            raise CiglError(f"a share of {share} leaves nothing on one side of {len(self)} examples: choose another.")
+        labels = self.labels.numpy()
+        kinds, counts = np.unique(labels, return_counts=True)
+        exact = counts * (total / len(self))
+        parts = np.floor(exact).astype(np.int64)
+        short = np.argsort(parts - exact, kind="stable")[: total - int(parts.sum())]
+        parts[short] += 1
+        held = np.zeros(len(self), dtype=bool)
+        for kind, part in zip(kinds, parts, strict=True):
+            members = np.flatnonzero(labels == kind)
+            held[members[order(len(members), seed, "divide", int(kind))[:part]]] = True
+        return self._rows(torch.from_numpy(np.flatnonzero(~held))), self._rows(torch.from_numpy(np.flatnonzero(held)))
+
+    def steps(self, batch_size: int, drop_last: bool = False) -> int:
+        """How many batches an epoch has."""
+        if batch_size < 1:
+            raise CiglError(f"a batch has at least one example, not {batch_size}.")
+        return len(self) // batch_size if drop_last else -(-len(self) // batch_size)
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        shuffle: bool = False,
+        augment: bool = False,
+        drop_last: bool = False,
+        start: int = 0,
+        device: torch.device | str | None = None,
+        workers: int = 0,
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs (float32, normalised) and labels (int64) of batches ``start``, ``start + 1``, ... of this epoch.
+
+        ``workers`` processes load image folders; data in memory needs none.
+        """
+        steps = self.steps(batch_size, drop_last)
+        if start < 0 or epoch < 0 or workers < 0:
+            raise CiglError(f"start, epoch and workers count from 0, not {start}, {epoch} and {workers}.")
+        target = torch.device("cpu" if device is None else device)
+        loading = Loading(seed, epoch, augment, start, target, workers)
+        return self._batches(batch_size, range(start, steps), shuffle, loading)
+
+    def _batches(
+        self, batch_size: int, numbers: range, shuffle: bool, loading: Loading
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The generator behind ``batches``, whose arguments are checked at the call, not at the first batch."""
+        positions = torch.arange(len(self))
+        if shuffle:
+            positions = torch.from_numpy(order(len(self), loading.seed, "shuffle", loading.epoch))
+        wanted = [positions[k * batch_size : (k + 1) * batch_size] for k in numbers]
+        for x, part in zip(self._load(wanted, loading), wanted, strict=True):
+            yield x, self.labels[part].to(loading.device)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset that is ready for use: ``train`` to learn from, ``test`` to be judged by."""
+
+    name: str
+    classes: int
+    shape: tuple[int, ...]
+    train: Split
+    test: Split

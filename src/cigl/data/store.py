@@ -1,0 +1,76 @@
+"""A decoded dataset on disk: four .npy files and a list of their checksums, which is written last.
+
+So a dataset whose writing was cut short isn't there, and one that was damaged later is noticed when it is opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from cigl.data.formats import Arrays
+from cigl.errors import CiglError
+
+LIST = "checksums.json"
+
+
+def root(folder: str | os.PathLike[str] | None = None) -> Path:
+    """Where datasets are kept: ``folder``, else $CIGL_DATA, else ~/.cache/cigl."""
+    chosen = folder or os.environ.get("CIGL_DATA")
+    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "cigl"
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A path to write to, which becomes ``path`` in one step when all went well, and vanishes when not."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def save(folder: Path, arrays: Arrays, source: str) -> None:
+    """Write the arrays; ``source`` says where they came from."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sums = {}
+    for name, array in arrays._asdict().items():
+        array = np.ascontiguousarray(array)
+        with whole_file(folder / f"{name}.npy") as path, path.open("wb") as file:
+            np.lib.format.write_array(file, array)
+        sums[name] = {"shape": list(array.shape), "sha256": hashlib.sha256(array.data).hexdigest()}
+    with whole_file(folder / LIST) as path:
+        path.write_text(json.dumps({"source": source, "arrays": sums}, indent=1) + "\n")
+
+
+def exists(folder: Path) -> bool:
+    """Whether a dataset was stored here (load tells whether it is intact)."""
+    return (folder / LIST).is_file()
+
+
+def load(folder: Path, name: str) -> Arrays:
+    """The arrays, each compared with its checksum."""
+    again = f"remove {folder} and run `cigl data get {name}`"
+    try:
+        sums = json.loads((folder / LIST).read_bytes())["arrays"]
+        arrays = Arrays(*(np.load(folder / f"{part}.npy") for part in Arrays._fields))
+        good = all(
+            array.dtype == np.uint8
+            and list(array.shape) == sums[part]["shape"]
+            and hashlib.sha256(np.ascontiguousarray(array).data).hexdigest() == sums[part]["sha256"]
+            for part, array in arrays._asdict().items()
+        )
+    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        raise CiglError(f"{name} in {folder} can't be read ({error}): {again}.") from error
+    if not good:
+        raise CiglError(f"{name} in {folder} is damaged (its checksum has changed): {again}.")
+    return arrays

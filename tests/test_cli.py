@@ -54,10 +54,10 @@ def test_train_evaluate_and_resume(tmp_path):
     assert result.exit_code == 0, result.output
     assert (run / "evaluation-test.svg").read_text().lstrip().startswith("<?xml")
     assert json.loads((run / "evaluation-test.json").read_text())
-    plain = json.loads(runner.invoke(app, ["evaluate", str(run), "--json"]).output)
+    plain = json.loads(runner.invoke(app, ["evaluate", str(run), "--json"]).stdout)
     assert plain["n"] == 10_000
     again = runner.invoke(app, ["train", "--resume", str(run), "--json"])
-    assert json.loads(again.output)["folder"] == str(run)
+    assert json.loads(again.stdout)["folder"] == str(run)
 
 
 def test_lists_are_the_librarys():

@@ -37,7 +37,7 @@ def told() -> Iterator[None]:
         typer.echo(f"{'warning' if issubclass(category, CiglWarning) else category.__name__}: {message}", err=True)
 
     with warnings.catch_warnings():
-        warnings.showwarning = show  # type: ignore[assignment]
+        warnings.showwarning = show
         try:
             yield
         except CiglError as error:

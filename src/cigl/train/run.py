@@ -38,10 +38,10 @@ def train(
     with folder.locked():
         if folder.is_started:
             raise CiglError(f"{out} already holds a run: resume it with --resume {out}, or choose another --out.")
-        parts = Parts.of(config)  # fails before the folder claims to be a run
+        trainer = Trainer(config, Parts.of(config))  # what is wrong shows before the folder claims to be a run
         folder.write_config(config)
         folder.write_json("versions.json", versions())
-        return _continue(folder, config, parts, progress, checkpoint_minutes)
+        return _continue(folder, trainer, progress, checkpoint_minutes)
 
 
 def resume(out: Path | str, *, progress: Progress | None = None, checkpoint_minutes: float = 10.0) -> dict[str, Any]:
@@ -51,14 +51,13 @@ def resume(out: Path | str, *, progress: Progress | None = None, checkpoint_minu
     with folder.locked():
         if folder.is_finished:
             return dict(folder.read_json("result.json"))
-        return _continue(folder, config, Parts.of(config), progress, checkpoint_minutes)
+        return _continue(folder, Trainer(config, Parts.of(config)), progress, checkpoint_minutes)
 
 
-def _continue(
-    folder: RunFolder, config: Config, parts: Parts, progress: Progress | None, minutes: float
-) -> dict[str, Any]:
+def _continue(folder: RunFolder, trainer: Trainer, progress: Progress | None, minutes: float) -> dict[str, Any]:
+    config = trainer.config
     pilot = _pilot_temperature(folder, config, progress, minutes) if config.temperature == "pilot" else None
-    trainer = Trainer(config, parts)
+    torch.manual_seed(config.seed)  # a pilot may have drawn numbers since
     state = folder.load_checkpoint()
     if state is not None:
         trainer.load(state)
@@ -140,7 +139,7 @@ def _pilot_temperature(folder: RunFolder, config: Config, progress: Progress | N
         if not place.is_started:
             place.write_config(pilot)
         if not place.is_finished:
-            _continue(place, pilot, Parts.of(pilot), progress, minutes)
+            _continue(place, Trainer(pilot, Parts.of(pilot)), progress, minutes)
         return float(place.read_json("result.json")["temperature"])
 
 

@@ -54,7 +54,7 @@ def load(path: Path) -> Any:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(str(path), "pt") as file:  # type: ignore[no-untyped-call]
+        with safe_open(str(path), "pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         structure = metadata["structure"]

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 import cigl.data
 import cigl.models
-from cigl.calibrate import mixup
-from cigl.calibrate.evaluate import predict
+from cigl.calibrate import mixup, predict
 from cigl.data import Source, Split
 from cigl.errors import CiglError
 from cigl.sparsify import Method, attach, method

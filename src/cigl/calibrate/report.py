@@ -206,7 +206,7 @@ def _estimate(name: str, value: float, draws: Array, null: Array | None) -> Esti
     floor = None if null is None else float(null.mean())
     if not is_calibration_error(name):
         return Estimate(value, *intervals.percentile_interval(draws))
-    low, high = intervals.calibration_interval(max(value, 0.0) if null is not None else value, draws, null)
+    low, high = intervals.calibration_interval(value, draws, null)
     if name.startswith("l2_"):  # bootstrapped as a square, where it may be negative
         value, low, high = (float(root(np.array(x))) for x in (value, low, high))
     return Estimate(value, low, high, floor)

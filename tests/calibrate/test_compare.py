@@ -58,14 +58,14 @@ def test_the_interval_of_a_difference_covers():
     many, _ = world(500_000, seed=10_000)
     p = many.softmax(1)
     true = float((p * ((1.2 * many).log_softmax(1) - p.log())).sum(1).mean())  # a - b, in expectation over labels
-    inside, draws = 0, 150
+    inside, draws = 0, 100
     for seed in range(draws):
         logits, labels = world(300, seed=seed)
         a = report(logits=logits, labels=labels, resamples=200)
         b = report(logits=1.2 * logits, labels=labels, resamples=200)
         row = cigl.compare(a, b)["nll"]
         inside += row.low <= true <= row.high
-    assert 0.89 <= inside / draws <= 0.99
+    assert 0.88 <= inside / draws <= 0.99
 
 
 def test_refusals(pair):

@@ -1,5 +1,7 @@
 """Do intervals cover, and is the floor what noise makes? Measured where the truth is known."""
 
+import sys
+
 import numpy as np
 import pytest
 from simulate import truth, world
@@ -24,7 +26,7 @@ def test_intervals_cover():
     share = covered(n=500, temperature=1.3)
     for name in ("nll", "brier", "accuracy", "gap"):
         assert 0.92 <= share[name] <= 0.98, share
-    assert share["ece_15"] >= 0.85, share  # see intervals.calibration_interval
+    assert 0.92 <= share["ece_15"] <= 0.98, share  # see intervals.calibration_interval
 
 
 @pytest.mark.slow
@@ -35,30 +37,31 @@ def test_coverage_of_the_calibration_error(n, temperature):
     print(f"n={n} temperature={temperature} ece={truth(temperature)['ece_15']:.4f} {share}")
     for name in ("nll", "brier", "accuracy", "gap"):
         assert 0.92 <= share[name] <= 0.98, share
-    assert share["ece_15"] >= 0.85, share
+    assert 0.92 <= share["ece_15"] <= 0.99, share
 
 
-@pytest.mark.parametrize(("n", "classes"), [(300, 2), (1000, 5), (4000, 20)])
-def test_the_noise_floor_is_the_mean_of_a_calibrated_model(n, classes):
+@pytest.mark.parametrize(("n", "classes"), [(300, 2), (1000, 5), (3000, 20)])
+def test_the_noise_floor_is_the_mean_of_a_calibrated_model(n, classes, monkeypatch):
     """Labels drawn again and again from the model's own probabilities, measured by the report itself."""
-    logits, _ = world(n, classes=classes)
+    logits, labels = world(n, classes=classes)
     probabilities = logits.softmax(1)
-    floors, seen = None, []
+    shown = report(probabilities=probabilities, labels=labels, resamples=2)
+    floors = {name: e.floor for name, e in shown.metrics.items() if e.floor is not None}
+    assert {"ece_15", "ece_10", "ece_mass_15", "ece_classwise_15"} <= floors.keys()
+    monkeypatch.setattr(sys.modules["cigl.calibrate.report"], "NULL_DRAWS", 2)  # not needed again
     random = np.random.default_rng(1)
     cumulative = probabilities.numpy().cumsum(1)
-    for _ in range(300):
-        labels = (cumulative < random.random((n, 1))).sum(1).clip(max=classes - 1)
-        one = report(probabilities=probabilities, labels=labels, resamples=2)
-        names = [name for name, e in one.metrics.items() if e.floor is not None]
-        floors = {name: one.metrics[name].floor for name in names}
-        seen.append([one.metrics[name] for name in names])
-    for name, mean in zip(floors, np.mean(seen, axis=0), strict=True):
-        assert floors[name] == pytest.approx(mean, rel=0.05), name
-    assert {"ece_15", "ece_10", "ece_mass_15", "ece_classwise_15"} <= floors.keys()
+    seen = []
+    for _ in range(400):
+        drawn = (cumulative < random.random((n, 1))).sum(1).clip(max=classes - 1)
+        one = report(probabilities=probabilities, labels=drawn, resamples=2)
+        seen.append([one.metrics[name] for name in floors])
+    for (name, floor), mean in zip(floors.items(), np.mean(seen, axis=0), strict=True):
+        # the maximum is made by bins of one or two samples, and varies most
+        assert floor == pytest.approx(mean, rel=0.1 if name.startswith("mce") else 0.05), name
 
 
 @pytest.mark.parametrize(("n", "expected"), [(1000, 0.018), (10_000, 0.006)])
-def test_the_issues_figures(n, expected):
-    """A perfectly calibrated model with the confidences of a good one shows that much at 15 bins."""
-    logits, labels = world(n, classes=10, scale=6.0)
-    assert report(logits=logits, labels=labels, resamples=2).ece_15.floor == pytest.approx(expected, rel=0.35)
+def test_what_a_perfectly_calibrated_model_of_92_percent_shows(n, expected):
+    logits, labels = world(n, classes=10, scale=14.0)
+    assert report(logits=logits, labels=labels, resamples=2).ece_15.floor == pytest.approx(expected, abs=0.001)

@@ -9,7 +9,7 @@ import numpy as np
 
 from cigl.calibrate.intervals import percentile_interval
 from cigl.calibrate.metrics import HIGHER_IS_BETTER, is_calibration_error
-from cigl.calibrate.report import Report
+from cigl.calibrate.report import Report, in_column
 from cigl.errors import CiglError
 
 
@@ -53,7 +53,7 @@ class Comparison:
         lines = [f"a - b on the same {self.n} samples; 95 % intervals of the paired bootstrap"]
         lines.append(f"{'':<20}{'a':>9}{'b':>9}{'a - b':>9}{'low':>9}{'high':>9}{'P(wrong sign)':>15}  better")
         for row in self.differences.values():
-            numbers = "".join(f"{x:9.4f}" for x in (row.a, row.b, row.difference, row.low, row.high))
+            numbers = "".join(map(in_column, (row.a, row.b, row.difference, row.low, row.high)))
             lines.append(f"{row.name:<20}{numbers}{row.wrong_sign:15.3f}  {row.better}".rstrip())
         return "\n".join(lines)
 

@@ -100,9 +100,11 @@ def evaluating(model: nn.Module, device: torch.device | str | None) -> Iterator[
     if device is not None and len({tensor.device for tensor in tensors}) > 1:
         raise CiglError("the model is spread over several devices: evaluate it where it is, without device=.")
     here = torch.device(device) if device is not None else home
-    kind = here.type if here.type not in ("cpu", "meta") else "cuda"
-    with torch.random.fork_rng([here] if here.type not in ("cpu", "meta") else [], device_type=kind):
-        torch.manual_seed(0)
+    forked = [here] if here.type in ("cuda", "xpu") else []  # the kinds whose generators torch can save
+    with torch.random.fork_rng(forked, device_type=here.type if forked else "cuda"):
+        torch.default_generator.manual_seed(0)
+        if forked:
+            torch.get_device_module(here).manual_seed(0)
         try:
             model.to(here)
             model.eval()

@@ -71,16 +71,22 @@ def calibration_interval(value: float, draws: Array, null: Array | None) -> tupl
     """A 95 % interval for a calibration error, corrected for the bias of its bootstrap.
 
     Noise makes every gap look larger, in the estimate and, once more, in each resample: the middle 95 % of the
-    draws lies above the truth (it covers 0 to 60 % at n = 1,000 for true errors up to 0.05). So the draws are
+    draws lies above the truth (it covered 0 to 62 % at n = 1,000 for true errors up to 0.043). So the draws are
     reflected about the estimate (the basic interval, Davison & Hinkley 1997, eq. 5.6), which takes the bias off
-    twice; and where a perfectly calibrated model shows as much in more than 1 of 40 cases (``null``), the lower
-    end is 0. Measured coverage of ``ece_15`` in 500 draws each (tests/calibrate/test_coverage.py):
-    COVERAGE
+    twice. Where gaps cancel less than that supposes, the truth can be above it: the upper end is at least as far
+    from the estimate as the draws' own is from their mean. Where a perfectly calibrated model shows as much in
+    more than 1 of 40 cases (``null``), the lower end is 0.
+
+    Measured coverage of ``ece_15`` by its true value, 500 draws each (tests/calibrate/test_coverage.py):
+    n = 1,000: 98.0 % at 0.000, 93.4 % at 0.013, 95.2 % at 0.038, 94.0 % at 0.071, 93.6 % at 0.183;
+    n = 5,000: 96.0 % at 0.000, 94.8 % at 0.013, 95.8 % at 0.038, 93.8 % at 0.071, 95.0 % at 0.183.
+    The rule was chosen in that world; in another (Beta confidences, gaps of both signs, new seeds, 300 draws each)
+    it covers 92 to 98 %.
     """
     low, high = percentile_interval(draws)
-    low, high = max(0.0, 2 * value - high), max(0.0, 2 * value - low)
-    if null is not None and value <= np.quantile(null, (1 + LEVEL) / 2):
-        low = 0.0
+    low, high = 2 * value - high, max(2 * value - low, value + high - float(draws.mean()))
+    if null is not None:
+        low = 0.0 if value <= np.quantile(null, (1 + LEVEL) / 2) else max(low, 0.0)
     return min(low, value), max(high, value)
 
 

@@ -160,11 +160,20 @@ class Report:
         lines = [f"{self.n} samples, {self.classes} classes; 95 % intervals of {self.resamples} resamples"]
         lines.append(f"{'':<20}{'value':>9}{'low':>9}{'high':>9}{'floor':>9}")
         for name, e in self.metrics.items():
-            floor = "" if e.floor is None else f"{e.floor:9.4f}"
-            lines.append(f"{name:<20}{e:9.4f}{e.low:9.4f}{e.high:9.4f}{floor}".rstrip())
+            numbers = (e, e.low, e.high) if e.floor is None else (e, e.low, e.high, e.floor)
+            lines.append(f"{name:<20}" + "".join(map(in_column, numbers)))
         if self.n < _FEW:
             lines.append(f"{self.n} samples are too few for these intervals to be believed.")
         return "\n".join(lines)
+
+
+def in_column(value: float) -> str:
+    """A number in 9 characters: 4 decimals, or 3 digits of a small one.
+
+    >>> in_column(0.25), in_column(0.000381)
+    ('   0.2500', ' 0.000381')
+    """
+    return f"{value:9.3g}" if 0 < abs(value) < 0.001 else f"{value:9.4f}"
 
 
 def report(
@@ -206,7 +215,7 @@ def _estimate(name: str, value: float, draws: Array, null: Array | None) -> Esti
     floor = None if null is None else float(null.mean())
     if not is_calibration_error(name):
         return Estimate(value, *intervals.percentile_interval(draws))
-    low, high = intervals.calibration_interval(max(value, 0.0) if null is not None else value, draws, null)
+    low, high = intervals.calibration_interval(value, draws, null)
     if name.startswith("l2_"):  # bootstrapped as a square, where it may be negative
         value, low, high = (float(root(np.array(x))) for x in (value, low, high))
     return Estimate(value, low, high, floor)

@@ -115,7 +115,7 @@ def measure_rows(scores: Tensor, labels: Tensor, is_logits: bool) -> tuple[Rows,
     p = scores.softmax(1) if is_logits else scores.clone()
     confidence, truth = p.amax(1), p.gather(1, labels[:, None]).squeeze(1)
     brier = (torch.linalg.vector_norm(p, dim=1).square() + (1 - 2 * truth)).clamp_min(0)
-    nll = -truth.clamp_min(torch.finfo(p.dtype).tiny).log() + 0 * confidence  # NaN where the row has one
+    nll = -truth.clamp_min(torch.finfo(p.dtype).tiny).log()
     if is_logits and bool((small := truth < _SMALL).any()):
         nll[small] = scores[small].logsumexp(1) - scores[small].gather(1, labels[small, None]).squeeze(1)
     # Argmax over a long row costs as much as the softmax, a second maximum without the label a tenth; so only

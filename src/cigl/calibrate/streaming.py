@@ -56,17 +56,19 @@ class Streaming:
         rows, added = [], torch.zeros_like(self._sums)
         parts = self._named(added)
         size = max(1, _ELEMENTS // self.classes)
+        dtype = torch.promote_types(scores.dtype, torch.float32)
+        binned_as = dtype if is_logits else scores.dtype  # see width_edges
         for block, own in zip(scores.split(size), labels.split(size), strict=True):
             if not is_logits:
                 check_probabilities(block)
-            exact = block.to(torch.promote_types(block.dtype, torch.float32))
+            exact = block.to(dtype)
             measured, p = measure_rows(exact, own, is_logits)
             rows.append(measured)
             if self.top5:
                 parts["top5"] += in_top(exact, own, 5).sum().cpu()
             if self.classwise:
-                self._add_cells(parts["cells"], p, own, block.dtype)
-        self._add_rows(parts["bins"], Rows.joined(rows), rows[0].confidence.dtype if is_logits else scores.dtype)
+                self._add_cells(parts["cells"], p, own, binned_as)
+        self._add_rows(parts["bins"], Rows.joined(rows), binned_as)
         self._sums += added
 
     def _add_rows(self, per_bin: Tensor, rows: Rows, dtype: torch.dtype) -> None:

@@ -1,0 +1,32 @@
+"""docs/calibration.md runs and prints what it says (up to what depends on rounding)."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs" / "calibration.md"
+
+
+@pytest.mark.slow
+def test_the_example(tmp_path, monkeypatch):
+    pytest.importorskip("mnist1d")
+    monkeypatch.chdir(tmp_path)
+    text = DOCS.read_text()
+    code = re.search(r"```python\n(.*?)```", text, re.S).group(1)
+    shown = "".join(re.findall(r"```\n((?:1000 samples|a - b on).*?)```", text, re.S)).splitlines()
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(compile(code, str(DOCS), "exec"), {})
+    printed = output.getvalue().splitlines()
+    assert [line.split()[:1] for line in printed] == [line.split()[:1] for line in shown]
+    assert (tmp_path / "reliability.png").stat().st_size > 1000
+
+
+def test_every_name_exists():
+    import cigl
+
+    for name in set(re.findall(r"cigl\.calibrate\.(\w+)\(", DOCS.read_text())):
+        assert hasattr(cigl.calibrate, name), name

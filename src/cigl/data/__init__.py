@@ -43,7 +43,7 @@ def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool 
     if name in FETCHED:
         return fetch(name, FETCHED[name], root, progress)
     if name in _MADE:
-        mnist1d()
+        mnist1d(0, root)
         return root
     raise unknown("dataset", name, names())
 
@@ -56,7 +56,7 @@ def open(name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0)
     ((40,), 10, 4000, 10000)
     """
     if name in _MADE:
-        return mnist1d(seed)
+        return mnist1d(seed, store.root(folder))
     if name not in FETCHED:
         raise unknown("dataset", name, names())
     dataset, place = FETCHED[name], store.root(folder) / name

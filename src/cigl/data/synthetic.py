@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import random
+import zipfile
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from cigl.data.memory import MemorySplit, Vectors
 from cigl.data.split import Source
+from cigl.data.store import whole_file
 from cigl.errors import CiglError
 
 TRAIN, TEST = 4_000, 10_000
+_NAMES = ("x", "y", "x_test", "y_test")
 
 
 @contextmanager
@@ -33,11 +40,30 @@ def _global_generators_kept() -> Iterator[None]:
 
 
 @lru_cache(maxsize=2)
-def mnist1d(seed: int = 0) -> Source:
+def mnist1d(seed: int, folder: Path) -> Source:
     """4,000 training and 10,000 test signals of 40 numbers, mean 0 and variance 1 by the recipe, in ten classes.
 
-    Seed 0 is the recipe's own seed, 42; seed s is 42 + s.
+    Seed 0 is the recipe's own seed, 42; seed s is 42 + s. Making them takes seconds, so they are kept on disk for
+    the next process; a file that is damaged (its archive has checksums) is made anew.
     """
+    kept = folder / f"mnist1d-{seed}.npz"
+    try:
+        with np.load(kept) as file:
+            arrays = {name: file[name] for name in _NAMES}
+    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+        arrays = _make(seed)
+        with suppress(OSError):  # nowhere to keep them: they are made again next time
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(kept) as path, path.open("wb") as out:
+                np.savez(out, **arrays)  # type: ignore[arg-type]
+    train, test = (
+        MemorySplit(Vectors(torch.from_numpy(arrays["x" + end])), torch.from_numpy(arrays["y" + end]))
+        for end in ("", "_test")
+    )
+    return Source("mnist1d", 10, (40,), train, test)
+
+
+def _make(seed: int) -> dict[str, npt.NDArray[Any]]:
     try:
         from mnist1d.data import get_dataset_args, make_dataset  # type: ignore[import-untyped]
     except ImportError as error:
@@ -47,11 +73,4 @@ def mnist1d(seed: int = 0) -> Source:
     settings.seed = (42 + seed) % 2**32
     with _global_generators_kept():
         made = make_dataset(settings)
-    train, test = (
-        MemorySplit(
-            Vectors(torch.tensor(made["x" + end], dtype=torch.float32)),
-            torch.tensor(made["y" + end], dtype=torch.int64),
-        )
-        for end in ("", "_test")
-    )
-    return Source("mnist1d", 10, (40,), train, test)
+    return {name: made[name].astype(np.float32 if name[0] == "x" else np.int64) for name in _NAMES}

@@ -39,6 +39,24 @@ def whole_file(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """One process at a time fetches into a folder; the next one waits, and finds it done."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        yield
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("w")
+    except OSError as error:
+        raise CiglError(f"{folder} can't be written to: {error.strerror or error}.") from error
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def save(folder: Path, arrays: Arrays, source: str) -> None:
     """Write the arrays; ``source`` says where they came from."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -17,15 +17,18 @@ from cigl.data import store
 from cigl.data.augment import ImageStore
 from cigl.data.catalogue import FETCHED
 from cigl.data.fetch import fetch
+from cigl.data.folder import scan
 from cigl.data.memory import Images, MemorySplit
 from cigl.data.split import Source, Split
+from cigl.data.stream import open_folder, open_imagenet
 from cigl.data.synthetic import mnist1d
 from cigl.errors import CiglError, unknown
 
 __all__ = ["Source", "Split", "get", "names", "open"]
 
 _MADE = {"mnist1d": "signals of 40 numbers, made here without a download: 4,000 training and 10,000 test, 10 classes"}
-_FOLDERS: dict[str, str] = {}
+_STREAMED = {"imagenet": "photographs in folders: 1.28 million training and 50,000 validation images, 1,000 classes"}
+_OWN = {"folder:PATH": "your own images: PATH/train/CLASS/*.jpg and PATH/val/CLASS/*.jpg (or test)"}
 
 
 def names() -> dict[str, str]:
@@ -34,7 +37,7 @@ def names() -> dict[str, str]:
     >>> list(names())[:3]
     ['mnist1d', 'mnist', 'fashion-mnist']
     """
-    return _MADE | {name: dataset.line for name, dataset in FETCHED.items()} | _FOLDERS
+    return _MADE | {name: dataset.line for name, dataset in FETCHED.items()} | _STREAMED | _OWN
 
 
 def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool = True) -> Path:
@@ -45,6 +48,9 @@ def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool 
     if name in _MADE:
         mnist1d(0, root)
         return root
+    if place := _images(name, root):
+        scan(place)
+        return place
     raise unknown("dataset", name, names())
 
 
@@ -55,11 +61,14 @@ def open(name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0)
     >>> source.shape, source.classes, len(source.train), len(source.test)
     ((40,), 10, 4000, 10000)
     """
+    root = store.root(folder)
     if name in _MADE:
-        return mnist1d(seed, store.root(folder))
+        return mnist1d(seed, root)
+    if images := _images(name, root):
+        return open_imagenet(images) if name in _STREAMED else open_folder(name, images)
     if name not in FETCHED:
         raise unknown("dataset", name, names())
-    dataset, place = FETCHED[name], store.root(folder) / name
+    dataset, place = FETCHED[name], root / name
     if not store.exists(place):
         raise CiglError(f"{name} is not in {place}: run `cigl data get {name}`.")
     arrays, facts = store.load(place, name), dataset.facts
@@ -72,3 +81,21 @@ def open(name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0)
         MemorySplit(train, torch.from_numpy(arrays.train_labels).long()),
         MemorySplit(test, torch.from_numpy(arrays.test_labels).long()),
     )
+
+
+def _images(name: str, root: Path) -> Path | None:
+    """The folder of images that a name means, if it means one."""
+    if name.startswith("folder:"):
+        place = Path(name.removeprefix("folder:")).expanduser()
+        if not place.is_dir():
+            raise CiglError(f"there is no folder {place}.")
+        return place
+    if name not in _STREAMED:
+        return None
+    place = root / name
+    if not place.is_dir():
+        raise CiglError(
+            f"{name} needs its owners' permission and can't be fetched here: get it at https://image-net.org, put it "
+            f"(or a link to it) into {place} as train/CLASS/*.JPEG and val/CLASS/*.JPEG; or name it folder:PATH."
+        )
+    return place

@@ -10,7 +10,7 @@ from pathlib import Path
 from cigl.data import facts
 from cigl.data.download import Remote
 from cigl.data.facts import Facts
-from cigl.data.formats import Arrays, cifar_folder, cifar_sheets, idx_folder
+from cigl.data.formats import Arrays, cifar_folder, cifar_sheets, idx_folder, tiny_imagenet_folder
 from cigl.data.registry import from_debian, from_npm
 
 
@@ -83,6 +83,13 @@ FETCHED: dict[str, Dataset] = {
         facts.CIFAR100,
         (Remote(_TORONTO + "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),),
         partial(cifar_folder, train=("train.bin",), test="test.bin", label_bytes=2),
+        pad=4,
+    ),
+    "tiny-imagenet": Dataset(
+        "photographs, 64x64 RGB: 100,000 training and 10,000 validation images (used to test), 200 classes",
+        facts.TINY_IMAGENET,
+        (Remote(_STANFORD + "tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),),
+        tiny_imagenet_folder,
         pad=4,
     ),
 }

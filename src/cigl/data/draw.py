@@ -25,7 +25,7 @@ def order(count: int, seed: int, purpose: str, *place: int) -> npt.NDArray[np.in
     """A random order of ``count`` things.
 
     >>> order(5, 0, "shuffle", 0)
-    array([0, 4, 2, 1, 3])
+    array([4, 2, 3, 0, 1])
     """
     return np.argsort(raw(count, seed, purpose, *place), kind="stable")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -19,6 +18,11 @@ _ARCHIVES = (".tar.gz", ".zip")
 
 def fetch(name: str, dataset: Dataset, root: Path, progress: bool) -> Path:
     """Put the dataset into its folder under ``root``, unless it is there and intact."""
+    with store.alone(root):
+        return _fetch(name, dataset, root, progress)
+
+
+def _fetch(name: str, dataset: Dataset, root: Path, progress: bool) -> Path:
     folder = root / name
     if store.exists(folder):
         try:
@@ -65,7 +69,7 @@ def _official(name: str, dataset: Dataset, root: Path, progress: bool) -> Arrays
             if file.name.endswith(_ARCHIVES):
                 unpack(file, unpacked)
             else:
-                os.link(file, unpacked / file.name)
+                shutil.copyfile(file, unpacked / file.name)
         arrays = dataset.read(unpacked)
     dataset.facts.check(name, arrays)
     return arrays

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from cigl.data.folder import scan
+from cigl.data.picture import read
 from cigl.errors import CiglError
 
 Bytes = npt.NDArray[np.uint8]
@@ -82,17 +85,9 @@ def cifar_sheets(folder: Path) -> Arrays:
 
 
 def _sheet(path: Path) -> Bytes:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise CiglError("PNG sheets are read by Pillow: pip install 'cigl[data]'.") from error
-    try:
-        with Image.open(path) as image:
-            pixels = np.asarray(image)
-    except (OSError, SyntaxError, ValueError) as error:
-        raise CiglError(f"{path.name} is damaged: {error}.") from error
-    if pixels.ndim != 3 or pixels.shape[1:] != (1024, 3) or pixels.dtype != np.uint8:
-        raise CiglError(f"{path.name} should be rows of 1,024 RGB pixels, but is {pixels.shape} {pixels.dtype}.")
+    pixels = np.asarray(read(str(path)))
+    if pixels.shape[1:] != (1024, 3):
+        raise CiglError(f"{path.name} should be rows of 1,024 RGB pixels, but is {pixels.shape}.")
     return np.ascontiguousarray(pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
 
 
@@ -104,3 +99,18 @@ def _labels(path: Path) -> Bytes:
     if values.ndim != 1 or (len(values) and not 0 <= values.min() <= values.max() < 256):
         raise CiglError(f"{path.name} is not a list of labels.")
     return values.astype(np.uint8)
+
+
+def tiny_imagenet_folder(folder: Path) -> Arrays:
+    """Tiny ImageNet as published, decoded: its training images, and its validation images to test with."""
+    tree = scan(_find(folder, "wnids.txt").parent)
+    parts = []
+    for listing in (tree.train, tree.test):
+        images = np.empty((len(listing.paths), 3, 64, 64), np.uint8)
+        for row, path in enumerate(listing.paths):
+            image = read(os.path.join(tree.root, os.fsdecode(path)))
+            if image.size != (64, 64):
+                raise CiglError(f"{os.fsdecode(path)} has {image.size} pixels, not 64 x 64.")
+            images[row] = np.asarray(image).transpose(2, 0, 1)
+        parts += [images, listing.labels.astype(np.uint8)]
+    return Arrays(*parts)

@@ -1,0 +1,66 @@
+"""One image file to pixels: random resized crops to learn from, centre crops to be judged by."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from cigl.data.draw import below, raw, unit
+from cigl.errors import CiglError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Box = tuple[int, int, int, int]  # left, upper, right, lower
+_TRIES = 10
+
+
+def read(path: str) -> Image:
+    """The image in RGB."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise CiglError("images are read by Pillow: pip install 'cigl[data]'.") from error
+    try:
+        with Image.open(path) as image:
+            return image.convert("RGB")
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise CiglError(f"{path} can't be read as an image: {error}") from error
+
+
+def random_box(width: int, height: int, words: npt.NDArray[np.uint64]) -> Box:
+    """A part of 8 to 100 % of the area, 3:4 to 4:3 in shape (Szegedy et al. 2015); four words for each of ten tries."""
+    for share, ratio, *place in zip(*np.split(words[: 4 * _TRIES], 4), strict=True):
+        area = width * height * (0.08 + 0.92 * float(unit(share)))
+        aspect = math.exp((2 * float(unit(ratio)) - 1) * math.log(4 / 3))
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            left, upper = int(below(place[0], width - w + 1)), int(below(place[1], height - h + 1))
+            return left, upper, left + w, upper + h
+    w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))  # a very long image: its middle
+    left, upper = (width - w) // 2, (height - h) // 2
+    return left, upper, left + w, upper + h
+
+
+def centre_box(width: int, height: int, size: int) -> tuple[float, float, float, float]:
+    """The middle square; of large images 7/8 of the shorter side, which is 224 of 256."""
+    side = min(width, height) * (1.0 if size <= 64 else 7 / 8)
+    left, upper = (width - side) / 2, (height - side) / 2
+    return left, upper, left + side, upper + side
+
+
+def pixels(image: Image, size: int, key: tuple[int, int, int] | None) -> npt.NDArray[np.uint8]:
+    """(3, size, size); ``key`` is (seed, epoch, index) for a random crop, and None for the middle."""
+    from PIL.Image import Resampling, Transpose
+
+    if key is None:
+        image = image.resize((size, size), Resampling.BILINEAR, box=centre_box(*image.size, size))
+    else:
+        words = raw(4 * _TRIES + 1, key[0], "picture", *key[1:])
+        image = image.resize((size, size), Resampling.BILINEAR, box=random_box(*image.size, words))
+        if below(words[-1:], 2)[0]:
+            image = image.transpose(Transpose.FLIP_LEFT_RIGHT)
+    return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))

@@ -17,12 +17,19 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from networks import mlp, wrn_22_2
 from torch import nn
 
 import cigl
 
 ROUNDS = 60
+
+
+def mlp() -> nn.Module:
+    return cigl.models.build("mlp-1000-1000", 10, (784,))
+
+
+def wrn_22_2() -> nn.Module:
+    return cigl.models.build("wrn-22-2", 10, (3, 32, 32))
 
 
 def timed(call: Callable[[], None]) -> float:

@@ -26,6 +26,7 @@ test-slow: $(INSTALLED)  ## the tests that take minutes each
 
 bench: $(INSTALLED)  ## what sparse training costs, in ratios
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/sparsify_cost.py
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/data_cost.py
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

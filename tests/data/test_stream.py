@@ -53,6 +53,8 @@ def test_an_epoch_has_its_own_crops(photos):
     split = cigl.data.open(f"folder:{photos}").train
     first, second = (next(split.batches(12, epoch=epoch, augment=True))[0] for epoch in (0, 1))
     assert not torch.equal(first, second)
+    test = cigl.data.open(f"folder:{photos}").test
+    assert torch.equal(next(test.batches(4, augment=True))[0], next(test.batches(4))[0])
 
 
 def test_values(photos):

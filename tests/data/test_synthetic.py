@@ -6,9 +6,11 @@ import random
 import numpy as np
 import pytest
 import torch
+from mnist1d import transform
+from mnist1d.data import get_dataset_args, make_dataset
 
 import cigl.data
-from cigl.data.synthetic import mnist1d
+from cigl.data.synthetic import _interpolate, _quick_interpolation, mnist1d
 from cigl.errors import CiglError
 
 
@@ -26,6 +28,17 @@ def test_made_here_and_without_a_trace(monkeypatch):
     assert x.mean().abs() < 0.01
     assert (x.std() - 1).abs() < 0.01
     assert torch.equal(next(source.train.batches(9, augment=True))[0], next(source.train.batches(9))[0])
+
+
+def test_the_same_as_the_packages_own():
+    settings = get_dataset_args()
+    settings.num_samples = 200
+    theirs = make_dataset(settings)
+    with _quick_interpolation():
+        mine = make_dataset(settings)
+    assert transform.interpolate is not _interpolate
+    for key in ("x", "x_test", "y", "t"):
+        assert np.array_equal(mine[key], theirs[key])
 
 
 def test_a_missing_package_is_named(monkeypatch):

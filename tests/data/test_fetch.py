@@ -149,6 +149,12 @@ def test_a_folder_that_cant_be_written(tmp_path, cifar100):
         cigl.data.get("cifar100", folder=tmp_path / "file", progress=False)
 
 
+def test_what_is_there_needs_no_writing(cifar100, monkeypatch):
+    folder = cigl.data.get("cifar100", progress=False)
+    monkeypatch.setattr(store, "alone", lambda _: pytest.fail("a read-only folder can't be locked"))
+    assert cigl.data.get("cifar100", progress=False) == folder
+
+
 def _get(folder, queue):
     queue.put(str(fetch("digits", mirrored(_count_and_write), folder, False)))
 

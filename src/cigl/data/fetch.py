@@ -18,18 +18,23 @@ _ARCHIVES = (".tar.gz", ".zip")
 
 def fetch(name: str, dataset: Dataset, root: Path, progress: bool) -> Path:
     """Put the dataset into its folder under ``root``, unless it is there and intact."""
-    with store.alone(root):
-        return _fetch(name, dataset, root, progress)
-
-
-def _fetch(name: str, dataset: Dataset, root: Path, progress: bool) -> Path:
     folder = root / name
-    if store.exists(folder):
-        try:
-            store.load(folder, name)
-            return folder
-        except CiglError:
-            shutil.rmtree(folder)  # damaged: everything in it was fetched, and is again
+    if _intact(folder, name):  # asked before the lock, which a read-only folder hasn't room for
+        return folder
+    with store.alone(root):
+        if not _intact(folder, name):
+            _fill(folder, name, dataset, root, progress)
+    return folder
+
+
+def _intact(folder: Path, name: str) -> bool:
+    try:
+        return store.exists(folder) and bool(store.load(folder, name))
+    except CiglError:
+        return False
+
+
+def _fill(folder: Path, name: str, dataset: Dataset, root: Path, progress: bool) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         arrays, source = _from_anywhere(name, dataset, root, progress)
@@ -37,7 +42,6 @@ def _fetch(name: str, dataset: Dataset, root: Path, progress: bool) -> Path:
     except OSError as error:
         raise CiglError(f"{name} can't be written to {folder}: {error.strerror or error}.") from error
     shutil.rmtree(root / "downloads" / name, ignore_errors=True)
-    return folder
 
 
 def _from_anywhere(name: str, dataset: Dataset, root: Path, progress: bool) -> tuple[Arrays, str]:

@@ -20,8 +20,8 @@ TIMEOUT = 1800.0
 def from_npm(package: str, folder: Path) -> Path:
     """An npm package (name@version), unpacked under ``folder``; none of its code is run."""
     npm = _client("npm")
-    before = {"npm_config_cache": str(folder / "cache"), "npm_config_update_notifier": "false"}
-    _run([npm, "pack", "--silent", "--ignore-scripts", package], folder, before)
+    settings = {"npm_config_cache": str(folder / "cache"), "npm_config_update_notifier": "false"}
+    _run([npm, "pack", "--loglevel=error", "--ignore-scripts", package], folder, settings)
     return _unpack_only(folder, "*.tgz")
 
 
@@ -65,8 +65,9 @@ def _run(command: Sequence[str], folder: Path, more: dict[str, str] | None = Non
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CiglError(f"{Path(command[0]).name} failed: {error}") from error
     if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        raise CiglError(f"{Path(command[0]).name} failed: {lines[-1] if lines else f'exit code {done.returncode}'}")
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
+        reasons = [line for line in lines if line.startswith(("E:", "npm error", "npm ERR"))]
+        raise CiglError(f"{Path(command[0]).name} failed: {(reasons or lines[-1:])[0]}")
 
 
 def _only(folder: Path, pattern: str) -> Path:

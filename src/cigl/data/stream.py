@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -44,21 +45,21 @@ def _together(parts: list[Tensor | str]) -> Tensor | str:
 
 
 class FolderSplit(Split):
-    """Files with labels; ``workers`` processes read them ahead."""
+    """Files with labels; ``workers`` processes read them ahead. Only what is there to ``learn`` from is augmented."""
 
-    def __init__(self, root: Path, listing: Listing, size: int, normal: Normal):
-        self._root, self._listing, self._size, self._normal = root, listing, size, normal
+    def __init__(self, root: Path, listing: Listing, size: int, normal: Normal, learn: bool):
+        self._root, self._listing, self._size, self._normal, self._learn = root, listing, size, normal, learn
         self.labels = torch.from_numpy(listing.labels)
 
     def _rows(self, positions: Tensor) -> FolderSplit:
         rows = positions.numpy()
         listing = Listing(self._listing.paths[rows], self._listing.labels[rows])
-        return FolderSplit(self._root, listing, self._size, self._normal)
+        return FolderSplit(self._root, listing, self._size, self._normal, self._learn)
 
     def _load(self, batches: Sequence[Tensor], loading: Loading) -> Iterator[Tensor]:
         scale, shift = self._normal.on(loading.device)
         loader = DataLoader(
-            _Pictures(self._root, self._listing, self._size, loading),
+            _Pictures(self._root, self._listing, self._size, replace(loading, augment=loading.augment and self._learn)),
             batch_sampler=[part.tolist() for part in batches],
             num_workers=min(loading.workers, len(batches)),
             collate_fn=_together,
@@ -75,7 +76,8 @@ def open_folder(name: str, root: Path, size: int | None = None) -> Source:
     tree = scan(root)
     if size is None:
         size = min(LARGEST, *read(os.path.join(root, os.fsdecode(tree.train.paths[0]))).size)
-    train, test = (FolderSplit(root, listing, size, IMAGENET) for listing in (tree.train, tree.test))
+    train = FolderSplit(root, tree.train, size, IMAGENET, learn=True)
+    test = FolderSplit(root, tree.test, size, IMAGENET, learn=False)
     return Source(name, len(tree.classes), (3, size, size), train, test)
 
 

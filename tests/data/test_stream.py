@@ -1,0 +1,126 @@
+"""Image folders in batches: the same whatever the number of worker processes."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from samples import jpeg, tiny_imagenet_files, write_files
+
+import cigl.data
+from cigl.data.picture import pixels
+from cigl.errors import CiglError, CiglWarning
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Twelve training and four validation images of two classes, of different sizes."""
+    rng = np.random.default_rng(0)
+    for k in range(16):
+        path = tmp_path / "photos" / ("train" if k < 12 else "val") / "ab"[k % 2] / f"{k:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (48 + k, 40, 3), dtype=np.uint8)).save(path)
+    return tmp_path / "photos"
+
+
+def test_open(photos):
+    source = cigl.data.open(f"folder:{photos}")
+    assert (source.classes, source.shape) == (2, (3, 40, 40))
+    assert (len(source.train), len(source.test)) == (12, 4)
+    assert source.train.labels.tolist() == [0] * 6 + [1] * 6
+    assert cigl.data.get(f"folder:{photos}") == photos
+
+
+@pytest.mark.parametrize("augment", [True, False])
+def test_workers_and_start_change_nothing(photos, augment):
+    split = cigl.data.open(f"folder:{photos}").train
+    options = {"seed": 3, "epoch": 1, "shuffle": True, "augment": augment}
+    before = torch.get_rng_state()
+    whole = list(split.batches(5, **options))
+    assert [len(y) for _, y in whole] == [5, 5, 2]
+    for start, workers in ((0, 2), (1, 1), (2, 0), (3, 2)):
+        torch.manual_seed(start)
+        tail = list(split.batches(5, start=start, workers=workers, **options))
+        assert len(tail) == 3 - start
+        for (x, y), (x2, y2) in zip(whole[start:], tail, strict=True):
+            assert torch.equal(x, x2)
+            assert torch.equal(y, y2)
+    torch.set_rng_state(before)
+    list(split.batches(5, workers=1, **options))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_epoch_has_its_own_crops(photos):
+    split = cigl.data.open(f"folder:{photos}").train
+    first, second = (next(split.batches(12, epoch=epoch, augment=True))[0] for epoch in (0, 1))
+    assert not torch.equal(first, second)
+    test = cigl.data.open(f"folder:{photos}").test
+    assert torch.equal(next(test.batches(4, augment=True))[0], next(test.batches(4))[0])
+
+
+def test_values(photos):
+    split = cigl.data.open(f"folder:{photos}").test
+    x, y = next(split.batches(4))
+    expected = pixels(Image.open(photos / "val" / "a" / "12.png").convert("RGB"), 40, None)
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    assert torch.allclose(x[0], (torch.from_numpy(expected) / 255 - mean) / std, atol=1e-5)
+    assert (x.dtype, y.tolist()) == (torch.float32, [0, 0, 1, 1])
+
+
+def test_divide_and_take(photos):
+    split = cigl.data.open(f"folder:{photos}").train
+    train, held = split.divide(1 / 3, seed=0)
+    assert sorted(train.labels.tolist()) == [0] * 4 + [1] * 4
+    assert sorted(held.labels.tolist()) == [0] * 2 + [1] * 2
+    x = torch.cat([next(part.batches(12))[0] for part in (train, held)])
+    assert len({tuple(row) for row in x.flatten(1)[:, :50].tolist()}) == 12
+    assert torch.equal(next(split.take([7, 2]).batches(2))[0], next(split.batches(12))[0][[7, 2]])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_damaged_or_lost_image_is_named(photos, workers):
+    split = cigl.data.open(f"folder:{photos}").train
+    bad = photos / "train" / "b" / "05.png"
+    bad.write_bytes(bad.read_bytes()[:200])
+    with pytest.raises(CiglError, match=r"05\.png can't be read as an image") as caught:
+        list(split.batches(5, workers=workers))
+    assert "\n" not in str(caught.value)
+    bad.unlink()
+    with pytest.raises(CiglError, match=r"05\.png can't be read"):
+        list(split.batches(5, workers=workers))
+
+
+def test_odd_images_become_rgb(tmp_path):
+    files = {
+        "train/a/1.png": jpeg(9, (70, 70), "L", "PNG"),
+        "train/a/2.png": jpeg((1, 2, 3, 4), (80, 66), "RGBA", "PNG"),
+    }
+    files |= {"train/a/3.jpg": jpeg((1, 2, 3, 4), (90, 70), "CMYK"), "train/a/4.png": jpeg(3, (300, 7), "P", "PNG")}
+    source = cigl.data.open(f"folder:{write_files(tmp_path, files | {'val/a/1.jpg': jpeg(1, mode='L')})}")
+    assert next(source.train.batches(4, augment=True))[0].shape == (4, 3, 70, 70)
+    assert next(source.train.batches(4))[0].shape == (4, 3, 70, 70)
+
+
+def test_imagenet(tmp_path):
+    with pytest.raises(CiglError, match=r"https://image-net.org.*folder:PATH"):
+        cigl.data.open("imagenet")
+    with pytest.raises(CiglError, match="image-net"):
+        cigl.data.get("imagenet")
+    files = {f"{part}/n0{k}/x_{k}.JPEG": jpeg((k, k, k), (300, 250)) for part in ("train", "val") for k in range(2)}
+    write_files(tmp_path / "cache" / "imagenet", files)
+    assert cigl.data.get("imagenet") == tmp_path / "cache" / "imagenet"
+    with pytest.warns(CiglWarning, match="2 classes"):
+        source = cigl.data.open("imagenet")
+    assert (source.shape, source.classes) == ((3, 224, 224), 2)
+    assert next(source.train.batches(2, augment=True, workers=1))[0].shape == (2, 3, 224, 224)
+
+
+def test_tiny_imagenet_folder_streams_too(tmp_path):
+    place = write_files(tmp_path, tiny_imagenet_files()) / "tiny-imagenet-200"
+    source = cigl.data.open(f"folder:{place}")
+    assert (source.shape, source.classes, len(source.test)) == ((3, 64, 64), 3, 3)
+    assert next(source.test.batches(3))[1].tolist() == [0, 1, 2]
+
+
+def test_no_folder(tmp_path):
+    with pytest.raises(CiglError, match="there is no folder"):
+        cigl.data.open(f"folder:{tmp_path / 'nothing'}")

@@ -1,24 +1,22 @@
 """MNIST-1D is made here, the same for everyone, and leaves no trace."""
 
 import builtins
-import importlib
 import random
 
 import numpy as np
 import pytest
 import torch
-from mnist1d.data import get_dataset_args, make_dataset
 
 import cigl.data
-from cigl.data.synthetic import _interpolate, _quick_interpolation, mnist1d
+from cigl.data import synthetic
 from cigl.errors import CiglError
 
 
-def test_made_here_and_without_a_trace(monkeypatch):
-    mnist1d.cache_clear()
+def test_made_here_and_without_a_trace(monkeypatch, tmp_path):
+    synthetic.mnist1d.cache_clear()
     monkeypatch.setattr("requests.get", lambda *a, **k: pytest.fail("downloaded"))
     before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
-    source = cigl.data.open("mnist1d")
+    source = cigl.data.open("mnist1d", tmp_path)
     assert random.getstate() == before[0]
     assert np.random.get_state()[1].tolist() == before[1]
     assert torch.equal(torch.get_rng_state(), before[2])
@@ -30,19 +28,41 @@ def test_made_here_and_without_a_trace(monkeypatch):
     assert torch.equal(next(source.train.batches(9, augment=True))[0], next(source.train.batches(9))[0])
 
 
-def test_the_same_as_the_packages_own():
-    settings = get_dataset_args()
-    settings.num_samples = 200
-    theirs = make_dataset(settings)
-    with _quick_interpolation():
-        mine = make_dataset(settings)
-    assert importlib.import_module("mnist1d.transform").interpolate is not _interpolate
-    for key in ("x", "x_test", "y", "t"):
-        assert np.array_equal(mine[key], theirs[key])
+def test_kept_on_disk_and_made_anew_when_damaged(tmp_path, monkeypatch):
+    made = []
+
+    def make(seed):
+        made.append(seed)
+        rng = np.random.default_rng(seed)
+        return {
+            name: rng.random((5, 40), np.float32) if name[0] == "x" else rng.integers(0, 10, 5)
+            for name in ("x", "y", "x_test", "y_test")
+        }
+
+    def first():
+        synthetic.mnist1d.cache_clear()
+        return next(synthetic.mnist1d(3, tmp_path / "deep").train.batches(5))[0]
+
+    monkeypatch.setattr(synthetic, "_make", make)
+    x = first()
+    assert torch.equal(first(), x)
+    assert made == [3]
+    kept = tmp_path / "deep" / "mnist1d-3.npz"
+    content = bytearray(kept.read_bytes())
+    content[len(content) // 2] ^= 255
+    for damaged in (content, b"", content[:50]):
+        kept.write_bytes(damaged)
+        assert torch.equal(first(), x)
+    assert made == [3] * 4
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    synthetic.mnist1d.cache_clear()
+    assert len(synthetic.mnist1d(3, blocked / "below").train) == 5  # nowhere to keep it: made all the same
+    synthetic.mnist1d.cache_clear()
 
 
-def test_a_missing_package_is_named(monkeypatch):
-    mnist1d.cache_clear()
+def test_a_missing_package_is_named(monkeypatch, tmp_path):
+    synthetic.mnist1d.cache_clear()
     real = builtins.__import__
 
     def missing(name, *rest, **more):
@@ -52,4 +72,4 @@ def test_a_missing_package_is_named(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(CiglError, match=r"pip install 'cigl\[data\]'"):
-        mnist1d()
+        synthetic.mnist1d(0, tmp_path)

@@ -57,6 +57,7 @@ class Config:
     final_weights: Literal["W", "p*W"] | None = option(None, "what weight dropout predicts with")
     reestimate: bool = option(False, "re-estimate batch-norm statistics also where weights are as trained")
     temperature: Literal["none", "holdout", "pilot"] = option("none", "none, holdout or pilot")
+    workers: int = option(2, "processes that read image folders (others are in memory)")
     device: str = option("cpu", "cpu, cuda, cuda:1, ...")
 
     def __post_init__(self) -> None:
@@ -131,8 +132,8 @@ def _check(config: Config) -> None:
     for name, value in shares.items():
         if not 0 <= value < 1:
             raise CiglError(f"{name} is {value}: give a share from 0 to below 1.")
-    if config.mixup < 0 or config.warmup_epochs < 0 or config.weight_decay < 0:
-        raise CiglError("mixup, warmup_epochs and weight_decay can't be negative.")
+    if min(config.mixup, config.warmup_epochs, config.weight_decay, config.workers) < 0:
+        raise CiglError("mixup, warmup_epochs, weight_decay and workers can't be negative.")
     if config.temperature == "pilot" and config.validation:
         raise CiglError("a pilot makes the held-out part unnecessary: leave validation at 0.")
     if list(config.milestones) != sorted(config.milestones) or not all(0 < m < 1 for m in config.milestones):

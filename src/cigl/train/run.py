@@ -17,6 +17,7 @@ import cigl
 from cigl.calibrate import Ensemble, Report, TemperatureScaled, fit_temperature, report
 from cigl.errors import CiglError, CiglWarning
 from cigl.train import tensors
+from cigl.train.board import tensorboard
 from cigl.train.config import Config
 from cigl.train.folder import RunFolder
 from cigl.train.signals import Requests, Stopped, listening
@@ -75,6 +76,7 @@ def _train(trainer: Trainer, folder: RunFolder, requests: Requests, progress: Pr
         folder.save_checkpoint(trainer.step, trainer.state())
         saved = time.monotonic()
 
+    board = tensorboard(folder.path, trainer.epoch)
     while trainer.epoch < trainer.config.epochs:
         start = time.monotonic()
         for _ in trainer.steps():
@@ -88,6 +90,7 @@ def _train(trainer: Trainer, folder: RunFolder, requests: Requests, progress: Pr
         row = trainer.finish_epoch(time.monotonic() - start)
         folder.add_metrics(row)
         save()
+        board(row)
         if progress is not None:
             progress(trainer, row)
 

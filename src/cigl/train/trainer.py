@@ -90,14 +90,17 @@ class Trainer:
     def steps(self) -> Iterator[None]:
         """Train the rest of the epoch under way, a step at a time."""
         self.model.train()
-        batches = self.parts.train.batches(
-            self.config.batch_size, seed=self.config.seed, epoch=self.epoch, shuffle=True,
-            augment=self.config.augment, drop_last=True, start=self.batch, device=self.device,
-        )  # fmt: skip
-        for x, y in batches:
+        for x, y in self._training_batches(self.epoch, self.batch):
             self._step(x, y)
             self.batch += 1
             yield
+
+    def _training_batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        config = self.config
+        return self.parts.train.batches(
+            config.batch_size, seed=config.seed, epoch=epoch, shuffle=True, augment=config.augment, drop_last=True,
+            start=start, device=self.device, workers=config.workers,
+        )  # fmt: skip
 
     def _step(self, x: Tensor, y: Tensor) -> None:
         config = self.config
@@ -141,16 +144,13 @@ class Trainer:
 
     def predict(self, model: nn.Module, split: str) -> tuple[Tensor, Tensor]:
         """Logits and labels of a whole split."""
-        return predict(model, self.parts.split(split).batches(EVALUATION_BATCH, device=self.device))
+        batches = self.parts.split(split).batches(EVALUATION_BATCH, device=self.device, workers=self.config.workers)
+        return predict(model, batches)
 
     def finalize(self) -> nn.Module:
         """The finished model; batch-norm statistics from training data where they must be re-estimated."""
         wanted = self.sparse.needs_loader or self.config.reestimate
-        batches = self.parts.train.batches(
-            self.config.batch_size, seed=self.config.seed, epoch=self.config.epochs, shuffle=True,
-            augment=self.config.augment, drop_last=True, device=self.device,
-        )  # fmt: skip
-        return self.sparse.finalize(batches if wanted else None).eval()
+        return self.sparse.finalize(self._training_batches(self.config.epochs) if wanted else None).eval()
 
     # Checkpoints
 

@@ -45,6 +45,7 @@ def test_the_papers_settings():
         ({"milestones": 0.5}, "give a list of numbers"),
         ({"temperature": "pilot", "validation": 0.1}, "leave validation at 0"),
         ({"mixup": -1}, "can't be negative"),
+        ({"seed": -1}, "seed is -1: it counts from 0"),
     ],
 )
 def test_bad_values(flags, message):

@@ -124,6 +124,8 @@ def _is_number(value: Any) -> bool:
 
 def _check(config: Config) -> None:
     """What can be said without the data and the model; the rest is said by cigl.attach and the data."""
+    if config.seed < 0:
+        raise CiglError(f"seed is {config.seed}: it counts from 0.")
     positive = {"epochs": config.epochs, "batch_size": config.batch_size, "lr": config.lr, "gamma": config.gamma}
     for name, value in positive.items():
         if value <= 0:

@@ -74,20 +74,6 @@ def test_objects_are_never_loaded(tmp_path):
         store.load(tmp_path, "x")
 
 
-def _fail_halfway(path):
-    with store.whole_file(path) as temporary:
-        temporary.write_text("half")
-        raise RuntimeError
-
-
-def test_a_write_that_fails_leaves_the_old_file(tmp_path):
-    (tmp_path / "x").write_text("old")
-    with pytest.raises(RuntimeError):
-        _fail_halfway(tmp_path / "x")
-    assert [p.name for p in tmp_path.iterdir()] == ["x"]
-    assert (tmp_path / "x").read_text() == "old"
-
-
 def test_where(monkeypatch, tmp_path):
     assert store.root(tmp_path / "a") == tmp_path / "a"
     assert store.root() == tmp_path / "cache"

@@ -57,7 +57,7 @@ def test_a_torn_line_of_metrics_is_cut(tmp_path):
 def test_leftovers_of_a_kill_are_removed(tmp_path):
     folder = RunFolder(tmp_path)
     folder.checkpoints.mkdir(parents=True)
-    leftover = folder.checkpoints / ".7.safetensors.123.tmp"
+    leftover = folder.checkpoints / ".7.123.tmp.safetensors"
     leftover.write_bytes(b"half")
     with folder.locked():
         assert not leftover.exists()

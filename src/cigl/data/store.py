@@ -17,6 +17,7 @@ import numpy as np
 
 from cigl.data.formats import Arrays, Bytes
 from cigl.errors import CiglError
+from cigl.files import whole_file
 
 LIST = "checksums.json"
 
@@ -25,19 +26,6 @@ def root(folder: str | os.PathLike[str] | None = None) -> Path:
     """Where datasets are kept: ``folder``, else $CIGL_DATA, else ~/.cache/cigl."""
     chosen = folder or os.environ.get("CIGL_DATA")
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "cigl"
-
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """A path to write to, which becomes ``path`` in one step when all went well, and vanishes when not."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager

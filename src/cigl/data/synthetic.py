@@ -17,8 +17,8 @@ import torch
 
 from cigl.data.memory import MemorySplit, Vectors
 from cigl.data.split import Source
-from cigl.data.store import whole_file
 from cigl.errors import CiglError
+from cigl.files import whole_file
 
 TRAIN, TEST = 4_000, 10_000
 _NAMES = ("x", "y", "x_test", "y_test")

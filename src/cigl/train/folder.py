@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cigl.errors import CiglError, CiglWarning
+from cigl.files import LEFTOVERS
 from cigl.train import tensors
 from cigl.train.config import Config, resolve
 
@@ -56,7 +57,7 @@ class RunFolder:
                 raise CiglError(
                     f"another process is training in {self.path}: wait for it, or choose another --out."
                 ) from None
-            for leftover in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):
+            for leftover in (*self.path.glob(LEFTOVERS), *self.checkpoints.glob(LEFTOVERS)):
                 leftover.unlink(missing_ok=True)  # of a process that was killed while writing
             yield
 
@@ -66,7 +67,7 @@ class RunFolder:
         import yaml
 
         text = yaml.safe_dump(config.plain(), sort_keys=False)
-        tensors.write_atomically(self.path / "config.yaml", text.encode())
+        tensors.write(self.path / "config.yaml", text.encode())
 
     def read_config(self) -> Config:
         if not self.is_started:
@@ -74,7 +75,7 @@ class RunFolder:
         return resolve(file=self.path / "config.yaml")
 
     def write_json(self, name: str, content: Any) -> None:
-        tensors.write_atomically(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
+        tensors.write(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
 
     def read_json(self, name: str) -> Any:
         try:
@@ -104,7 +105,7 @@ class RunFolder:
     def cut_metrics(self, epochs: int) -> None:
         """Back to what a checkpoint knows of: the first ``epochs`` lines."""
         rows = [row for row in self.read_metrics() if row["epoch"] <= epochs]
-        tensors.write_atomically(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
+        tensors.write(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
     # Checkpoints
 

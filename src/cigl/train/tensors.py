@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,27 +16,18 @@ import torch
 from torch import Tensor
 
 from cigl.errors import CiglError
+from cigl.files import whole_file
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """The file is there whole, or as it was before: a crash at any moment leaves no half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def write(path: Path, content: bytes) -> None:
+    """The whole file at once, or a CiglError and what was there before."""
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with whole_file(path) as temporary:
+            temporary.write_bytes(content)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise CiglError(
             f"{path} can't be written ({error.strerror or error}); what was there before is intact."
         ) from error
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def save(path: Path, state: Any) -> None:
@@ -46,7 +36,7 @@ def save(path: Path, state: Any) -> None:
     tensors: dict[str, Tensor] = {}
     structure = json.dumps(_encode(state, tensors))
     metadata = {"cigl": "1", "structure": structure, "sha256": _digest(structure, tensors)}
-    write_atomically(path, to_bytes(tensors, metadata))
+    write(path, to_bytes(tensors, metadata))
 
 
 def load(path: Path) -> Any:

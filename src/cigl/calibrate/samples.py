@@ -166,7 +166,7 @@ def measure_samples(scores: Tensor, labels: Tensor, is_logits: bool) -> tuple[Sa
                       "counted as 708 (the smallest float64); pass logits=, or the mean of more members.",
                       CiglWarning, stacklevel=4)  # fmt: skip
     return Samples(
-        labels=labels.cpu().numpy(),
+        labels=labels.cpu().numpy().copy(),  # the caller may go on using theirs
         predicted=torch.cat(predicted).numpy(),
         top5=torch.cat(top5).numpy() if top5 else None,
         **{f.name: getattr(joined, f.name).numpy() for f in fields(Rows)},

@@ -159,6 +159,6 @@ def test_invariants(case, bins, random):
     random.shuffle(order)
     shuffled = report(logits=logits[order], labels=labels[order], bins=bins, resamples=20)
     for name, e in r.metrics.items():
-        assert shuffled.metrics[name] == pytest.approx(e, abs=1e-9), name
+        assert shuffled.metrics[name] == pytest.approx(e, abs=1e-6 if name.startswith("l2") else 1e-9), name  # a root
     moved = report(logits=logits + 5, labels=labels, bins=bins, resamples=20)
     assert moved.nll == pytest.approx(r.nll, abs=1e-9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 
@@ -9,9 +10,16 @@ import numpy as np
 import torch
 
 from cigl.calibrate.bins import Array
+from cigl.errors import CiglError
 
 LEVEL = 0.95
 _ELEMENTS = 1 << 19  # per block of resamples or drawn labels: what fits a cache
+
+
+def check_resamples(resamples: int) -> int:
+    if not isinstance(resamples, int) or isinstance(resamples, bool) or resamples < 2:
+        raise CiglError(f"resamples is {resamples!r}: intervals need a whole number of at least 2, usually 1000.")
+    return resamples
 
 
 def _blocks(number: int, n: int) -> Iterator[int]:
@@ -145,7 +153,7 @@ def noise_gaps(ordered: Array, starts: Array, places: Mapping[str, Array]) -> di
     result = {}
     for name, ends in places.items():
         total = 0.0
-        for a, b in zip(ends, ends[1:], strict=False):
+        for a, b in itertools.pairwise(ends):
             mean, variance = float(means[a:b].sum()), float(variances[a:b].sum())
             if variance > _NORMAL:
                 total += math.sqrt(2 * variance / math.pi)

@@ -71,8 +71,9 @@ class Report:
 
     Intervals are bootstrap percentiles; for calibration errors, whose bootstrap is biased, see
     ``intervals.calibration_interval``. The floor is the mean of what a perfectly calibrated model with these
-    probabilities would show on this many samples: exact for top-label ECEs, from 200 draws for the others. Bootstrap bins are those of the data (the edges
-    of equal-mass bins don't move). Below some 30 samples no bootstrap can be believed.
+    probabilities would show on this many samples: exact for top-label ECEs, from 200 draws for the others.
+    Bootstrap bins are those of the data (the edges of equal-mass bins don't move). Below some 30 samples no
+    bootstrap can be believed.
 
     >>> r = report(probabilities=[[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]], labels=[0, 1, 1])
     >>> round(r.accuracy, 3), round(r.ece, 3), r.ece == r.ece_15
@@ -193,9 +194,7 @@ def report(
     >>> round(report(logits=logits, labels=[0, 2]).nll, 4)
     0.8955
     """
-    check_bins(bins)
-    if not isinstance(resamples, int) or resamples < 2:
-        raise CiglError(f"resamples is {resamples!r}: intervals need a whole number of at least 2, usually 1000.")
+    bins, resamples = check_bins(bins), intervals.check_resamples(resamples)
     scores, own, is_logits = checked_input(logits, probabilities, labels)
     samples, all_probabilities = measure_samples(scores, own, is_logits)
     measures = Measures(samples, all_probabilities, bins, torch.float64 if is_logits else scores.dtype)

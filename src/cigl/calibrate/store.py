@@ -99,14 +99,12 @@ def damaged(path: str | os.PathLike[str]) -> CiglError:
 
 def check(report: Report) -> None:
     """Whether the parts of a report that was read fit each other; a ValueError says no more than that."""
-    n, kept = report.n, [getattr(report.samples, name) for name in _PER_SAMPLE]
-    sizes = {values.shape for values in kept if values is not None}
+    n, kept = report.n, arrays(report)
+    sizes = {values.shape for name, values in kept.items() if not name.startswith("draws/")}
     draws = {values.shape for values in report.draws.values()}
-    numbers = all(
-        values.dtype.kind in "biuf" for values in [*(v for v in kept if v is not None), *report.draws.values()]
-    )
     right = (
         all(type(count) is int for count in (n, report.classes, report.bins))
+        and all(values.dtype.kind in "biuf" for values in kept.values())
         and sizes == {(n,)}
         and len(draws) == 1
         and len(next(iter(draws))) == 1
@@ -116,7 +114,7 @@ def check(report: Report) -> None:
         and len(report.table) == report.bins
         and sum(row.count for row in report.table) == n
     )
-    if not right or not numbers:
+    if not right:
         raise ValueError
 
 

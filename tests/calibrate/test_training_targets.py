@@ -44,3 +44,9 @@ def test_refusals():
     ]:
         with pytest.raises(CiglError, match=message):
             call()
+
+
+def test_alpha_is_finite():
+    for alpha in (float("inf"), float("nan"), 0.0):
+        with pytest.raises(CiglError, match="positive, finite one"):
+            mixup(torch.zeros(2, 3), torch.tensor([0, 1]), 2, alpha=alpha)

@@ -7,6 +7,7 @@ dtype of its input.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -104,15 +105,15 @@ def _described(tensor: Tensor) -> str:
 
 
 def check_probabilities(given: Tensor, first: int = 0) -> None:
-    """Each row is non-negative and sums to 1, within the tolerance of the dtype it came in; rows count from ``first``."""
+    """Each row is non-negative and sums to 1, within the tolerance of its own dtype; rows count from ``first``."""
     exact = given.to(torch.promote_types(given.dtype, torch.float32))
     right = (exact.sum(1) - 1).abs() <= max(4 * torch.finfo(given.dtype).eps, 1e-5)  # False for NaN
     right &= exact.amin(1) >= 0
     if not bool(right.all()):
         row = int((~right).nonzero()[0])
         if not bool(torch.isfinite(exact[row]).all()):
-            raise CiglError(f"probabilities have NaN or infinity, first in row {first + row}: look for a diverged model, "
-                            "or an overflow in half precision.")  # fmt: skip
+            raise CiglError(f"probabilities have NaN or infinity, first in row {first + row}: look for a diverged "
+                            "model, or an overflow in half precision.")  # fmt: skip
         raise CiglError(f"row {first + row} of the probabilities sums to {float(exact[row].sum()):.6g} with smallest "
                         f"entry {float(exact[row].min()):.3g}: rows must be non-negative and sum to 1; if these are "
                         "logits, pass logits=.")  # fmt: skip
@@ -126,19 +127,23 @@ def check_logits(scores: Tensor, labels: Tensor, first: int = 0) -> None:
     largest = scores.amax(1)
     bad = ~torch.isfinite(largest) & (largest != -torch.inf)
     if bool(bad.any()):
-        raise CiglError(f"logits have NaN or infinity, first in row {first + int(bad.nonzero()[0])}: look for a diverged "
-                        "model, or an overflow in half precision (to rule out a class that is never a label, -inf is "
-                        "fine).")  # fmt: skip
+        row = first + int(bad.nonzero()[0])
+        raise CiglError(f"logits have NaN or infinity, first in row {row}: look for a diverged model, or an overflow in "
+                        "half precision (to rule out a class that is never a label, -inf is fine).")  # fmt: skip
     row = first + int((own == -torch.inf).nonzero()[0])
     raise CiglError(f"the label of row {row} has probability 0, because its logit is -inf: its NLL is infinite; leave "
                     "out such samples, or don't rule out classes that are labels.")  # fmt: skip
 
 
-def warn_of_impossible(number: int, stacklevel: int) -> None:
+def warn_of_impossible(number: int) -> None:
+    """Say it where cigl was called from, however deep that is."""
     if number:
+        frame, level = sys._getframe(), 1
+        while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in ("cigl", "torch"):
+            frame, level = frame.f_back, level + 1
         warnings.warn(f"{number} samples have probability 0 for their true class: their NLL is infinite and is "
                       "counted as 708 (the smallest float64); pass logits=, or the mean of more members.",
-                      CiglWarning, stacklevel=stacklevel + 1)  # fmt: skip
+                      CiglWarning, stacklevel=level)  # fmt: skip
 
 
 def measure_rows(scores: Tensor, labels: Tensor, is_logits: bool) -> tuple[Rows, Tensor]:
@@ -197,7 +202,7 @@ def measure_samples(scores: Tensor, labels: Tensor, is_logits: bool) -> tuple[Sa
             top5.append(in_top(exact, own, 5))
         impossible += 0 if is_logits else int((exact.gather(1, own[:, None]) == 0).sum())
     joined = Rows.joined(rows)
-    warn_of_impossible(impossible, stacklevel=3)
+    warn_of_impossible(impossible)
     return Samples(
         labels=labels.cpu().numpy().copy(),  # the caller may go on using theirs
         predicted=torch.cat(predicted).numpy(),

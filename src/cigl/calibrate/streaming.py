@@ -80,7 +80,7 @@ class Streaming:
             else:
                 check_probabilities(block, number * self._block)
         if not is_logits:
-            warn_of_impossible(int((scores.gather(1, labels[:, None]) == 0).sum()), stacklevel=4)
+            warn_of_impossible(int((scores.gather(1, labels[:, None]) == 0).sum()))
         for block, own in blocks:
             if 2 * len(block) > self._block:
                 self._add(block, own, is_logits)

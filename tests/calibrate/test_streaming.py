@@ -169,5 +169,5 @@ def test_refusals_that_say_what_to_do():
         Streaming(3).reduce()
     p = torch.full((5000, 2), 0.5)
     p[4999] = 0.7
-    with pytest.raises(CiglError, match="row 4999 of the probabilities sums to 1.4"):
+    with pytest.raises(CiglError, match=r"row 4999 of the probabilities sums to 1\.4"):
         Streaming(2).update(probabilities=p, labels=torch.zeros(5000, dtype=torch.long))

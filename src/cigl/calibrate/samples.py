@@ -128,8 +128,8 @@ def check_logits(scores: Tensor, labels: Tensor, first: int = 0) -> None:
     bad = ~torch.isfinite(largest) & (largest != -torch.inf)
     if bool(bad.any()):
         row = first + int(bad.nonzero()[0])
-        raise CiglError(f"logits have NaN or infinity, first in row {row}: look for a diverged model, or an overflow in "
-                        "half precision (to rule out a class that is never a label, -inf is fine).")  # fmt: skip
+        raise CiglError(f"logits have NaN or infinity, first in row {row}: look for a diverged model, or an overflow "
+                        "in half precision (to rule out a class that is never a label, -inf is fine).")  # fmt: skip
     row = first + int((own == -torch.inf).nonzero()[0])
     raise CiglError(f"the label of row {row} has probability 0, because its logit is -inf: its NLL is infinite; leave "
                     "out such samples, or don't rule out classes that are labels.")  # fmt: skip

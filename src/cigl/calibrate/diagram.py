@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FORMATS = (".svg", ".png", ".pdf")
 _STYLE: Any = {"font.size": 8, "axes.linewidth": 0.6, "hatch.linewidth": 0.6, "svg.hashsalt": "cigl"}
 _HEADROOM = 1.4  # the corner above 1, where no bar can be
-_PANEL, _TITLE = (3.2, 3.9), 0.3  # inches
+_PANEL, _TITLE, _LINE = (3.2, 3.9), 0.3, 0.14  # inches
 _LETTERS = 38  # of a title's line
 _MANY = 40  # bins, from which on edges and intervals would hide the bars
 _MARKS = "os^Dv<>Pp*"
@@ -65,6 +65,9 @@ def reliability_diagrams(reports: Mapping[str, Report], path: str | os.PathLike[
     rows = math.ceil(len(prepared) / columns)
 
     def draw(figure: Any) -> None:
+        titles = {name: "\n".join(textwrap.wrap(str(name), _LETTERS)[:3]) for name in prepared}
+        lines = max(titles[name].count("\n") for name in list(prepared)[:columns])
+        above = 1 + _LINE * lines / (_PANEL[1] * rows)  # the legend, clear of the first row's titles
         top = 1 - _TITLE / (_PANEL[1] * rows)
         outer = figure.add_gridspec(rows, columns, wspace=0.32, hspace=0.38, top=top)
         for place, (name, shown) in enumerate(prepared.items()):
@@ -72,8 +75,8 @@ def reliability_diagrams(reports: Mapping[str, Report], path: str | os.PathLike[
             upper = figure.add_subplot(inner[0])
             lower = figure.add_subplot(inner[1], sharex=upper)
             _draw_bars(upper, lower, shown, first=place % columns == 0)
-            upper.set_title("\n".join(textwrap.wrap(str(name), _LETTERS)[:3]), parse_math=False)
-        figure.legend(*upper.get_legend_handles_labels(), loc="lower center", bbox_to_anchor=(0.5, 1),
+            upper.set_title(titles[name], parse_math=False, fontsize=8)
+        figure.legend(*upper.get_legend_handles_labels(), loc="lower center", bbox_to_anchor=(0.5, above),
                       ncols=3, columnspacing=1, handlelength=1.5, frameon=False, fontsize=7)  # fmt: skip
 
     _save(draw, path, (_PANEL[0] * columns, _PANEL[1] * rows))

@@ -92,7 +92,7 @@ def calibration_interval(value: float, draws: Array, null: Array | None) -> tupl
     The rule was chosen in that world; in another (Beta confidences, gaps of both signs, new seeds, 300 draws each)
     it covers 92 to 98 %. In sixteen more (2 to 100 classes, n = 200 to 4,000, 40 to 200 draws each, new
     seeds) it covers 88 to 100 %, 95 % on average; ``ece_mass`` 87 to 99 % (95 %), ``mce`` 90 to 100 % (98 %) and
-    ``l2_debiased`` 96 to 100 % (99.6 %, more than it should). ``ece_classwise`` has its own rule, ``many_cells_interval``.
+    ``l2_debiased`` 96 to 100 % (99.6 %, more than it should). ``ece_classwise`` has ``many_cells_interval``.
     """
     low, high = percentile_interval(draws)
     low, high = 2 * value - high, max(2 * value - low, value + high - float(draws.mean()))

@@ -35,7 +35,7 @@ def test_mixup_of_one_and_with_smoothing():
 def test_refusals():
     x, y = torch.zeros(2, 3), torch.tensor([0, 1])
     for call, message in [
-        (lambda: mixup(x, y, 2, alpha=0.0), "needs a positive one"),
+        (lambda: mixup(x, y, 2, alpha=0.0), "needs a positive, finite one"),
         (lambda: mixup(x.long(), y, 2), "not token numbers"),
         (lambda: mixup(x[:1], y, 2), "one per label"),
         (lambda: smooth_labels(y, 2, 1.0), "from 0 to below 1"),

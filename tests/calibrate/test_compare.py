@@ -1,10 +1,12 @@
 import numpy as np
 import pytest
+import torch
 from simulate import world
 
 import cigl
 from cigl import CiglError
 from cigl.calibrate import Report, report
+from cigl.calibrate.bins import bin_of, width_edges
 
 
 @pytest.fixture(scope="module")
@@ -89,3 +91,42 @@ def test_reports_with_other_bins_share_what_they_share(pair):
     assert "ece_15" in names
     assert "ece_20" not in names
     assert "mce_20" not in names
+
+
+def test_a_difference_never_contradicts_its_interval():
+    """A calibrated model against one of constant confidence: the case where reflected draws did."""
+    for seed in range(8):
+        logits, labels = world(300, classes=10, seed=seed)
+        a = report(logits=logits, labels=labels, resamples=100)
+        p = torch.full((300, 10), (1 - 0.6) / 9, dtype=torch.float64)
+        p[torch.arange(300), logits.argmax(1)] = 0.6
+        for row in cigl.compare(a, report(probabilities=p, labels=labels, resamples=100)).differences.values():
+            assert row.low <= row.difference <= row.high
+            assert row.better == "" or row.low > 0 or row.high < 0
+            assert row.better == "" or row.wrong_sign < 0.05
+
+
+@pytest.mark.parametrize("temperatures", [(1.0, 0.7), (0.9, 1.1)])
+def test_the_interval_of_a_calibration_difference_covers(temperatures):
+    def true(temperature):  # labels of softmax(z), predictions of softmax(z / temperature)
+        z, _ = world(200_000, seed=10_000)
+        q, (confidence, predicted) = z.softmax(1), (z / temperature).softmax(1).max(1)
+        right = q.gather(1, predicted[:, None]).squeeze(1)
+        gaps = np.bincount(bin_of(confidence, width_edges(15)).numpy(), (confidence - right).numpy(), 15)
+        return np.abs(gaps).sum() / len(z)
+
+    one, two = temperatures
+    expected, inside, draws = true(one) - true(two), 0, 60
+    for seed in range(draws):
+        logits, labels = world(400, seed=seed)
+        a, b = (report(logits=logits / t, labels=labels, resamples=100) for t in temperatures)
+        row = cigl.compare(a, b)["ece"]
+        inside += row.low <= expected <= row.high
+    assert inside / draws >= 0.87
+
+
+def test_names_without_their_bins(pair):
+    compared = cigl.compare(*pair)
+    assert compared["ece"] == compared["ece_15"]
+    with pytest.raises(CiglError, match="did you mean 'nll'"):
+        _ = compared["nl"]

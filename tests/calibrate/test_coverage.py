@@ -65,3 +65,28 @@ def test_the_noise_floor_is_the_mean_of_a_calibrated_model(n, classes, monkeypat
 def test_what_a_perfectly_calibrated_model_of_92_percent_shows(n, expected):
     logits, labels = world(n, classes=10, scale=14.0)
     assert report(logits=logits, labels=labels, resamples=2).ece_15.floor == pytest.approx(expected, abs=0.001)
+
+
+@pytest.mark.parametrize("confident", [20, 200])
+def test_the_floor_of_a_confident_model(confident):
+    random = np.random.default_rng(confident)
+    top = random.beta(confident, 1, 1000)
+    p = np.column_stack([top, *[(1 - top) / 4] * 4])
+    floor = report(probabilities=p, labels=np.zeros(1000, int), resamples=2).ece_15.floor
+    edges = np.searchsorted(np.arange(1, 15) / 15, top)
+    members = np.eye(15)[edges]
+    seen = [np.abs((top - (random.random((500, 1000)) < top)) @ members).sum(1).mean() / 1000 for _ in range(20)]
+    assert floor == pytest.approx(np.mean(seen), rel=0.03)
+
+
+def test_the_classwise_interval_covers():
+    z, _ = world(200_000, seed=10_000)
+    q, p = z.softmax(1).numpy(), (z / 0.8).softmax(1).numpy()
+    cells = np.searchsorted(np.arange(1, 15) / 15, p) + 15 * np.arange(5)
+    true = np.abs(np.bincount(cells.ravel(), (p - q).ravel())).sum() / len(z) / 5
+    inside, draws = 0, 60
+    for seed in range(draws):
+        logits, labels = world(400, seed=seed)
+        e = report(logits=logits / 0.8, labels=labels, resamples=100).ece_classwise
+        inside += e.low <= true <= e.high
+    assert inside / draws >= 0.9

@@ -92,3 +92,15 @@ def test_shift_figure_data():
     assert line["value"] == [clean.ece, worse.ece]
     assert line["floor"] == [clean.ece.floor, worse.ece.floor]
     json.dumps(shown)
+
+
+def test_names_are_not_formulas_and_long_ones_are_wrapped(tmp_path):
+    one = make()
+    cigl.reliability_diagrams({"a_b $x^": one, "long name of a run " * 5: one}, tmp_path / "two.svg")
+    assert (tmp_path / "two.svg").stat().st_size > 0
+
+
+def test_what_is_no_mapping(tmp_path):
+    for bad in (make(), [make()], {"a": 3}):
+        with pytest.raises(CiglError, match=r"pass \{name: report, \.\.\.\}"):
+            cigl.reliability_diagrams(bad, tmp_path / "x.svg")

@@ -150,3 +150,27 @@ def test_predict():
     assert logits.shape == (90, 3)
     assert torch.equal(labels, Y)
     assert world(3)[0].shape == (3, 5)
+
+
+def test_what_members_may_be():
+    dropping = nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5))
+    assert cigl.evaluate(dropping, LOADER, members=np.int64(2), resamples=5).n == 90
+    assert cigl.evaluate(None, LOADER, members=(nn.Linear(6, 3) for _ in range(2)), resamples=5).n == 90
+    for bad in (True, nn.Linear(6, 3), dropping):
+        with pytest.raises(CiglError, match="pass a list of models, or how many times"):
+            cigl.evaluate(dropping, LOADER, members=bad)
+
+
+def test_a_model_stays_where_it_is_without_device():
+    class Fixed(nn.Linear):
+        def to(self, *args, **kwargs):
+            raise AssertionError("moved")
+
+    assert cigl.evaluate(Fixed(6, 3), LOADER, resamples=5).n == 90
+
+
+def test_labels_as_a_list_and_mappings_a_model_does_not_take():
+    model = nn.Linear(6, 3)
+    assert cigl.evaluate(model, [(X, Y.tolist())], resamples=5).n == 90
+    with pytest.raises(CiglError, match=r"does not take a mapping's entries by name .*yield \(inputs, labels\)"):
+        cigl.evaluate(model, [{"x": X, "labels": Y}])

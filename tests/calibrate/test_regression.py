@@ -98,3 +98,15 @@ def test_refusals():
     ]:
         with pytest.raises(CiglError, match=message):
             call()
+
+
+def test_shapes_members_and_resamples_are_checked():
+    x, model = torch.randn(16, 4), nn.Linear(4, 2)
+    with pytest.raises(CiglError, match=r"outputs are \(16, 2\) and the targets \(2, 16\)"):
+        evaluate_regression([model], [(x, torch.randn(2, 16))], noise_precision=1.0)
+    with pytest.raises(CiglError, match="at least one model"):
+        evaluate_regression((m for m in []), [(x, x)], noise_precision=1.0)
+    assert evaluate_regression((nn.Linear(4, 1) for _ in range(2)), [(x, x[:, 0])], noise_precision=1.0).n == 16
+    for bad in (0, 1.5, True):
+        with pytest.raises(CiglError, match="resamples is"):
+            regression_report(mean=[0.0], variance=[1.0], targets=[0.0], resamples=bad)

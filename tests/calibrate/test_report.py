@@ -1,7 +1,13 @@
 import copy
+import hashlib
+import io
 import json
+import os
+import re
 import subprocess
 import sys
+from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,7 +59,9 @@ def test_json_round_trip_is_exact(one, tmp_path):
     assert np.array_equal(loaded.samples.nll, one.samples.nll)
     assert loaded.samples.labels.dtype == one.samples.labels.dtype
     assert str(loaded) == str(one)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["report.json", "report.npz"]
+    other, own = sorted(p.name for p in tmp_path.iterdir())
+    assert re.fullmatch("report-[0-9a-f]{16}.npz", other)
+    assert own == "report.json"
 
 
 def test_json_names_carry_their_scheme(one, tmp_path):
@@ -63,26 +71,116 @@ def test_json_names_carry_their_scheme(one, tmp_path):
     assert '"ece"' not in text
     assert '"mce"' not in text
     assert plain["metrics"]["ece_15"]["floor"] == one.ece_15.floor
-    with np.load(tmp_path / "r.npz", allow_pickle=False) as kept:
+    with np.load(tmp_path / plain["samples"], allow_pickle=False) as kept:
         assert {"labels", "confidence", "correct", "nll", "brier"} <= set(kept.files)
 
 
-def test_a_failed_write_leaves_the_old_file(one, tmp_path, monkeypatch):
+@pytest.mark.parametrize("stop", range(4))
+def test_whenever_a_write_stops_a_whole_report_is_there(one, tmp_path, monkeypatch, stop):
     path = tmp_path / "r.json"
     one.to_json(path)
-    before = path.read_bytes(), path.with_suffix(".npz").read_bytes()
+    logits, labels = world(300, 1.5, 5, seed=9)
+    new = report(logits=logits, labels=labels, resamples=20)
+    with monkeypatch.context() as patched:
+        left = [stop]
 
-    def fail(*_args, **_kwargs):
-        raise OSError("disk full")
+        def fail(step):
+            def run(*args, **kwargs):
+                if not left[0]:
+                    raise OSError("disk full")
+                left[0] -= 1
+                return step(*args, **kwargs)
 
-    monkeypatch.setattr("numpy.savez_compressed", fail)
-    with pytest.raises(OSError, match="disk full"):
-        one.to_json(path)
-    assert (path.read_bytes(), path.with_suffix(".npz").read_bytes()) == before
+            return run
+
+        patched.setattr("numpy.savez_compressed", fail(np.savez_compressed))
+        patched.setattr("os.replace", fail(os.replace))
+        patched.setattr("pathlib.Path.iterdir", fail(Path.iterdir))
+        with pytest.raises(OSError, match="disk full"):
+            new.to_json(path)
+    assert Report.from_json(path) == (new if stop == 3 else one)
+    new.to_json(path)
+    assert Report.from_json(path) == new
     assert len(list(tmp_path.iterdir())) == 2
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"format": "else"}', "\x00\xff"])
+def test_reports_do_not_overwrite_each_other(one, tmp_path):
+    with pytest.raises(CiglError, match=r"does not end in \.json"):
+        one.to_json(tmp_path / "model-lr0.1")
+    with pytest.raises(CiglError, match=r"no folder .*: make it first"):
+        one.to_json(tmp_path / "none" / "r.json")
+    logits, labels = world(300, 1.5, 5, seed=9)
+    new = report(logits=logits, labels=labels, resamples=20)
+    one.to_json(tmp_path / "model-lr0.1.json")
+    new.to_json(tmp_path / "model-lr0.json")
+    new.to_json(tmp_path / "model.json")
+    assert Report.from_json(tmp_path / "model-lr0.1.json") == one
+
+
+def _without(plain, name):
+    return {key: value for key, value in plain.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda p: _without(p, "metrics"),
+        lambda p: _without(p, "n"),
+        lambda p: p | {"metrics": []},
+        lambda p: p | {"metrics": {"nll": {"value": 1}}},
+        lambda p: p | {"metrics": p["metrics"] | {"nll": {"value": "abc", "low": 0, "high": 1}}},
+        lambda p: p | {"metrics": _without(p["metrics"], "brier")},
+        lambda p: p | {"table": [{}]},
+        lambda p: p | {"table": p["table"][1:]},
+        lambda p: p | {"n": "x"},
+        lambda p: p | {"n": 5},
+        lambda p: p | {"bins": 7},
+    ],
+)
+def test_a_damaged_report(one, tmp_path, damage):
+    path = tmp_path / "r.json"
+    one.to_json(path)
+    path.write_text(json.dumps(damage(json.loads(path.read_text()))))
+    with pytest.raises(CiglError, match="does not hold what a report holds: write the report again"):
+        Report.from_json(path)
+
+
+def _npz(**arrays):
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("data", [
+    b"", b"no zip", b"PK\x03\x04garbage", _npz(labels=np.arange(3)), _npz(labels=np.array([{}], dtype=object)),
+])  # fmt: skip
+def test_damaged_samples_of_the_right_hash(one, tmp_path, data):
+    path = tmp_path / "r.json"
+    one.to_json(path)
+    digest = hashlib.sha256(data).hexdigest()
+    (tmp_path / f"r-{digest[:16]}.npz").write_bytes(data)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"samples_sha256": digest}))
+    with pytest.raises(CiglError, match="does not hold what a report holds"):
+        Report.from_json(path)
+
+
+def test_samples_of_other_lengths(one, tmp_path):
+    kept = {f.name: getattr(one.samples, f.name) for f in fields(one.samples)}
+    kept = {name: values for name, values in kept.items() if values is not None}
+    draws = {f"draws/{name}": values for name, values in one.draws.items()}
+    for arrays in ({k: v[:10] for k, v in kept.items()} | draws, kept, kept | {"draws/nll": one.draws["nll"]}):
+        test_damaged_samples_of_the_right_hash(one, tmp_path, _npz(**arrays))
+
+
+def test_labels_are_kept_apart_from_the_callers():
+    logits, labels = world(50)
+    given = labels.numpy().copy()
+    r = report(logits=logits, labels=given, resamples=5)
+    given[:] = 0
+    assert np.array_equal(r.samples.labels, labels.numpy())
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"format": "else"}', "\x00\xff", "[" * 100_000])
 def test_a_file_that_is_not_a_report(tmp_path, text):
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(CiglError, match=r"is not a calibration report: report\.to_json"):
@@ -93,17 +191,16 @@ def test_files_that_do_not_belong_together(one, tmp_path):
     one.to_json(tmp_path / "a.json")
     with pytest.raises(CiglError, match="no file"):
         Report.from_json(tmp_path / "b.json")
-    (tmp_path / "a.npz").rename(tmp_path / "b.npz")
+    samples = tmp_path / json.loads((tmp_path / "a.json").read_text())["samples"]
+    samples.rename(tmp_path / "b.npz")
     with pytest.raises(CiglError, match="move both files together"):
         Report.from_json(tmp_path / "a.json")
-    (tmp_path / "a.npz").write_bytes(b"no zip")
+    samples.write_bytes(b"no zip")
     with pytest.raises(CiglError, match="belongs to another report"):
         Report.from_json(tmp_path / "a.json")
-    with pytest.raises(CiglError, match=r"ends in \.json"):
-        one.to_json(tmp_path / "a.npz")
     plain = json.loads((tmp_path / "a.json").read_text())
     (tmp_path / "a.json").write_text(json.dumps(plain | {"version": 99}))
-    with pytest.raises(CiglError, match="version 99"):
+    with pytest.raises(CiglError, match="version 99, this cigl reads 1: read it with the cigl that wrote it"):
         Report.from_json(tmp_path / "a.json")
 
 

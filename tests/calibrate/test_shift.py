@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -90,3 +92,42 @@ def test_a_report_per_severity(tmp_path):
     for suffix in (".svg", ".png", ".pdf"):
         shift.figure(tmp_path / f"shift{suffix}")
         assert (tmp_path / f"shift{suffix}").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [5, 32])  # torch fills small and large tensors by different rules
+def test_an_image_depends_on_its_number_alone(kind, size):
+    images = torch.rand(6, 1, size, size, generator=torch.Generator().manual_seed(1))
+    whole = corrupt(images, kind, 3)
+    parts = [corrupt(images[a:b], kind, 3, first=a) for a, b in ((0, 1), (1, 3), (3, 6))]
+    assert torch.allclose(torch.cat(parts), whole, atol=1e-6)
+    assert kind not in ("noise", "haze") or not torch.equal(corrupt(images[:1], kind, 3, first=1), whole[:1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_severities_differ_from_28_pixels_on(kind):
+    images = torch.rand(1, 1, 28, 28, generator=torch.Generator().manual_seed(1))
+    made = [corrupt(images, kind, severity) for severity in range(1, 6)]
+    assert not any(torch.equal(a, b) for a, b in itertools.pairwise(made))
+
+
+def test_shift_does_not_depend_on_the_batch_size():
+    images, labels = torch.rand(30, 1, 8, 8, generator=torch.Generator().manual_seed(1)), torch.arange(30) % 3
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    shifts = [
+        under_shift(model, list(zip(images.split(size), labels.split(size), strict=True)), kinds="noise",
+                    severities=iter([5]), resamples=5, members=(model for _ in range(2)))
+        for size in (7, 30)
+    ]  # fmt: skip
+    assert float(shifts[0]["noise"][5].nll) == pytest.approx(float(shifts[1]["noise"][5].nll), abs=1e-6)
+
+
+def test_what_is_no_severity_and_no_batch():
+    for severity in (True, 1.0, "3", 0, 6):
+        with pytest.raises(CiglError, match=r"a whole number from 1 \(weak\)"):
+            corrupt(IMAGES, "noise", severity)
+    with pytest.raises(CiglError, match="images are ndarray"):
+        corrupt(IMAGES.numpy(), "noise", 1)
+    batch = {"images": IMAGES, "labels": torch.zeros(6, dtype=torch.long)}
+    with pytest.raises(CiglError, match=r"a batch is a dict: under shift it must be \(images, labels\)"):
+        under_shift(nn.Identity(), [batch], resamples=5)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulate import world
 
-from cigl import CiglError
+from cigl import CiglError, CiglWarning
 from cigl.calibrate import Streaming, report
 
 
@@ -117,3 +117,57 @@ def test_under_torch_distributed():
     one = Streaming(4)
     one.update(logits=logits, labels=labels)
     assert results[0] == results[1] == pytest.approx(one.compute(), abs=1e-12)
+
+
+def test_small_batches_are_gathered_and_nothing_is_lost():
+    logits, labels = world(5000, 1.3, 7)
+    one, many = Streaming(7, top5=True, classwise=True), Streaming(7, top5=True, classwise=True)
+    one.update(logits=logits, labels=labels)
+    for start in range(0, 5000, 100):
+        batch = logits[start : start + 100].clone()
+        many.update(logits=batch, labels=labels[start : start + 100])
+        assert many.n == start + 100
+        batch.zero_()  # the caller's memory is the caller's
+    assert many.compute() == pytest.approx(one.compute(), abs=1e-12)
+    many.update(probabilities=logits[:10].softmax(1).float(), labels=labels[:10])  # another kind, another dtype
+    one.update(probabilities=logits[:10].softmax(1).float(), labels=labels[:10])
+    assert many.n == one.n == 5010
+    assert many.compute() == pytest.approx(one.compute(), abs=1e-12)
+
+
+def test_probability_0_counts_as_in_the_report():
+    p = torch.tensor([[1.0, 0.0], [1 - 1e-20, 1e-20], [0.5, 0.5]])
+    with pytest.warns(CiglWarning, match="1 samples have probability 0") as caught:
+        expected = report(probabilities=p, labels=[1, 1, 0], resamples=2)
+    assert caught[0].filename == __file__
+    stream = Streaming(2)
+    with pytest.warns(CiglWarning, match="1 samples have probability 0") as caught:
+        stream.update(probabilities=p, labels=[1, 1, 0])
+    assert caught[0].filename == __file__
+    assert stream.compute()["nll"] == pytest.approx(expected.nll, rel=1e-6)
+
+
+def test_made_in_inference_mode_and_used_outside():
+    with torch.inference_mode():
+        stream = Streaming(3)
+        stream.update(logits=torch.zeros(2, 3), labels=[0, 1])
+    stream.update(logits=torch.zeros(2, 3), labels=[0, 1])
+    other = Streaming(3)
+    with torch.inference_mode():
+        other.update(logits=torch.zeros(2, 3), labels=[0, 1])
+    stream.merge(other)
+    assert (stream.n, stream.compute()["accuracy"]) == (6, 0.5)
+
+
+def test_refusals_that_say_what_to_do():
+    for classes in (1, -3, 4.0, True, "5"):
+        with pytest.raises(CiglError, match="a whole number of at least 2"):
+            Streaming(classes)
+    with pytest.raises(CiglError, match="another Streaming, not int"):
+        Streaming(3).merge(3)
+    with pytest.raises(CiglError, match="init_process_group first"):
+        Streaming(3).reduce()
+    p = torch.full((5000, 2), 0.5)
+    p[4999] = 0.7
+    with pytest.raises(CiglError, match=r"row 4999 of the probabilities sums to 1\.4"):
+        Streaming(2).update(probabilities=p, labels=torch.zeros(5000, dtype=torch.long))

@@ -106,3 +106,57 @@ def test_bad_input():
         fit_temperature(logits=[[float("nan"), 0.0]], labels=[0])
     with pytest.raises(CiglError, match="no samples"):
         fit_temperature(logits=np.zeros((0, 2)), labels=np.zeros(0, int))
+    with pytest.raises(CiglError, match=r"fitted on logits.*p\.log"):
+        fit_temperature(logits=None, labels=[0])
+    with pytest.raises(CiglError, match="a label's logit is -inf"):
+        fit_temperature(logits=[[0.0, -float("inf")]], labels=[1])
+
+
+@pytest.mark.parametrize("mask", [-1e4, -65504.0, -1e9, -float("inf")])
+def test_a_masked_class_changes_nothing(mask):
+    logits, labels = world(1000, 1.7)
+    expected = fit_temperature(logits=logits, labels=labels)
+    masked = torch.cat([logits, torch.full((1000, 2), mask, dtype=torch.float64)], 1)
+    shown = fit_temperature(logits=masked, labels=labels)
+    assert shown.value == pytest.approx(expected.value, rel=1e-6)
+    assert not shown.clamped
+    assert shown.nll_after == pytest.approx(expected.nll_after)
+
+
+def test_a_wild_row_changes_nothing():
+    logits, labels = world(1000, 1.7)
+    expected = fit_temperature(logits=logits[1:], labels=labels[1:])
+    logits[0] *= 1e6
+    labels[0] = logits[0].argmax()
+    shown = fit_temperature(logits=logits, labels=labels)
+    assert shown.value == pytest.approx(expected.value, rel=1e-3)
+    assert shown.nll_after <= shown.nll_before
+    assert not shown.clamped
+
+
+def test_clamped_is_decided_exactly():
+    """Ties with the label count as right; one label that is a hair behind makes a finite temperature best."""
+    assert fit_temperature(logits=[[1.0, 1.0, 0.0], [3.0, 0.0, 0.0]], labels=[0, 0]).clamped
+    t = fit_temperature(logits=np.array([[1.0, 1.0 + 1e-12]] + [[1.0, 0.0]] * 9), labels=[0] * 10)
+    assert not t.clamped
+    assert t.nll_after <= t.nll_before
+    for scale in (1e-6, 1e6):
+        logits, _ = world(50)
+        for labels in (logits.argmax(1), logits.argmin(1)):
+            t = fit_temperature(logits=scale * logits, labels=labels)
+            assert t.clamped
+            assert t.nll_after <= t.nll_before
+
+
+def test_small_temperatures_in_half_precision():
+    model = TemperatureScaled(nn.Identity(), 1e-6)
+    assert torch.isfinite(model(torch.tensor([[1e-4, 0.0]]).half())).all()
+    with pytest.raises(CiglError, match="in float32"):
+        TemperatureScaled(nn.Identity(), 1e-50)
+
+
+def test_a_share_that_is_none():
+    logits, labels = world(20)
+    for share in (float("nan"), 0, 1.5, -1):
+        with pytest.raises(CiglError, match="leaves one part empty"):
+            split_and_scale(logits=logits, labels=labels, share=share)

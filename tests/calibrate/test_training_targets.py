@@ -35,7 +35,7 @@ def test_mixup_of_one_and_with_smoothing():
 def test_refusals():
     x, y = torch.zeros(2, 3), torch.tensor([0, 1])
     for call, message in [
-        (lambda: mixup(x, y, 2, alpha=0.0), "needs a positive one"),
+        (lambda: mixup(x, y, 2, alpha=0.0), "needs a positive, finite one"),
         (lambda: mixup(x.long(), y, 2), "not token numbers"),
         (lambda: mixup(x[:1], y, 2), "one per label"),
         (lambda: smooth_labels(y, 2, 1.0), "from 0 to below 1"),
@@ -44,3 +44,9 @@ def test_refusals():
     ]:
         with pytest.raises(CiglError, match=message):
             call()
+
+
+def test_alpha_is_finite():
+    for alpha in (float("inf"), float("nan"), 0.0):
+        with pytest.raises(CiglError, match="positive, finite one"):
+            mixup(torch.zeros(2, 3), torch.tensor([0, 1]), 2, alpha=alpha)

@@ -15,9 +15,9 @@ Array = NDArray[Any]
 
 
 def check_bins(bins: int) -> int:
-    if not isinstance(bins, int) or isinstance(bins, bool) or bins < 2:
+    if not isinstance(bins, (int, np.integer)) or isinstance(bins, bool) or bins < 2:
         raise CiglError(f"bins is {bins!r}: a calibration error needs a whole number of at least 2 bins, usually 15.")
-    return bins
+    return int(bins)
 
 
 def width_edges(bins: int, dtype: torch.dtype = torch.float64) -> Tensor:

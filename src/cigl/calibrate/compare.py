@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from cigl.calibrate.bins import Array
 from cigl.calibrate.intervals import percentile_interval
 from cigl.calibrate.metrics import HIGHER_IS_BETTER, is_calibration_error
-from cigl.calibrate.report import Report, in_column
-from cigl.errors import CiglError
+from cigl.calibrate.report import Estimate, Report, in_column
+from cigl.errors import CiglError, unknown
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Difference:
         """
         if self.name == "gap" or self.low <= 0 <= self.high:
             return ""
-        return "a" if (self.difference > 0) == (self.name in HIGHER_IS_BETTER) else "b"
+        return "a" if (self.low > 0) == (self.name in HIGHER_IS_BETTER) else "b"
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,13 @@ class Comparison:
 
     n: int
     differences: dict[str, Difference]
+    bins: int | None = None  # those both reports were asked for: "ece" is then "ece_15"
 
     def __getitem__(self, name: str) -> Difference:
-        return self.differences[name]
+        for known in (name, f"{name}_{self.bins}"):
+            if known in self.differences:
+                return self.differences[known]
+        raise unknown("difference", name, self.differences)
 
     def to_dict(self) -> dict[str, Any]:
         return {"n": self.n, "differences": {name: asdict(row) for name, row in self.differences.items()}}
@@ -62,8 +68,13 @@ def compare(a: Report, b: Report) -> Comparison:
     """Paired bootstrap of every difference that both reports hold.
 
     Every report draws the same resamples of its n points, so the difference of two reports' draws is a paired
-    draw. Calibration errors are reflected about the estimate as in their own intervals, which takes off what the
-    two biases don't share. Reports of different test sets are refused: the labels in order tell.
+    draw. Reports of different test sets are refused: the labels in order tell.
+
+    Calibration errors are biased, and of two models the better one's more: so their interval is made of the two
+    reports' own corrected intervals (MOVER, Zou & Donner 2008). Measured coverage in eight pairs of models (2 to 100
+    classes, n = 200 to 4,000, true differences from 0.003 to 0.11, 40 to 200 draws each, seeds the rule was not
+    chosen with): ``ece_15`` 92 to 100 %, ``ece_mass_15`` 90 to 100 %, ``ece_classwise_15`` and ``mce_15`` 97 to 100 %,
+    ``l2_debiased_15`` 96 to 100 %. Mostly it is wider than it need be: errors that differ little stay undecided.
 
     >>> from cigl.calibrate import report
     >>> labels = [0, 1] * 50
@@ -81,15 +92,48 @@ def compare(a: Report, b: Report) -> Comparison:
     if a.resamples != b.resamples:
         raise CiglError(f"the reports have {a.resamples} and {b.resamples} resamples: evaluate both with as many.")
     names = [name for name in a.metrics if name in b.metrics]
-    return Comparison(a.n, {name: _difference(name, a, b) for name in names})
+    return Comparison(a.n, {name: _difference(name, a, b) for name in names}, a.bins if a.bins == b.bins else None)
 
 
 def _difference(name: str, a: Report, b: Report) -> Difference:
-    value = float(a.metrics[name]) - float(b.metrics[name])
+    one, two = a.metrics[name], b.metrics[name]
+    value = float(one) - float(two)
     draws = a.draws[name] - b.draws[name]
     if is_calibration_error(name):
-        draws = 2 * value - draws
-    # A difference of 0 has no sign to be wrong about: half. A draw of 0 is half against.
-    against = (draws * np.sign(value) < 0).mean() + (draws == 0).mean() / 2 if value else 0.5
-    return Difference(name, float(a.metrics[name]), float(b.metrics[name]), value, *percentile_interval(draws),
-                      float(against))  # fmt: skip
+        low, high = _mover(one, two, a.draws[name], b.draws[name])
+    else:
+        low, high = percentile_interval(draws)
+    low, high = min(low, value), max(high, value)
+    if not value:  # no sign to be wrong about
+        against = 0.5
+    elif is_calibration_error(name):  # as if normal, with the interval's reach towards 0
+        reach = (value - low if value > 0 else high - value) / 1.96
+        against = math.erfc(abs(value) / reach / math.sqrt(2)) / 2 if reach else 0.0
+    else:  # a draw of 0 is half against
+        against = float((draws * np.sign(value) < 0).mean() + (draws == 0).mean() / 2)
+    return Difference(name, float(one), float(two), value, low, high, against)
+
+
+def _mover(a: Estimate, b: Estimate, draws_a: Array, draws_b: Array) -> tuple[float, float]:
+    """The interval of a difference from two intervals and the correlation of their draws.
+
+    Each counts from where the error is without its noise. One that can't be told from noise counts from 0, and
+    its draws, which then are of noise, don't say how the two go together.
+    """
+    from_a, from_b = _without_noise(a), _without_noise(b)
+    spread = min(float(draws_a.std()), float(draws_b.std()))
+    shared = float(np.corrcoef(draws_a, draws_b)[0, 1]) if min(a.low, b.low, spread) > 0 else 0.0
+    low = _apart(from_a - a.low, b.high - from_b, shared)
+    high = _apart(a.high - from_a, from_b - b.low, shared)
+    return from_a - from_b - low, from_a - from_b + high
+
+
+def _without_noise(e: Estimate) -> float:
+    if e.low <= 0:
+        return 0.0
+    square = float(e) ** 2 - (e.floor or 0.0) ** 2  # noise adds up in squares
+    return min(max(math.sqrt(max(square, 0.0)), e.low), e.high)
+
+
+def _apart(x: float, y: float, correlation: float) -> float:
+    return math.sqrt(max(x * x - 2 * correlation * x * y + y * y, 0.0))

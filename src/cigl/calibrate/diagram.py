@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 FORMATS = (".svg", ".png", ".pdf")
 _STYLE: Any = {"font.size": 8, "axes.linewidth": 0.6, "hatch.linewidth": 0.6, "svg.hashsalt": "cigl"}
 _HEADROOM = 1.4  # the corner above 1, where no bar can be
-_PANEL, _TITLE = (3.2, 3.9), 0.3  # inches
+_PANEL, _TITLE, _LINE = (3.2, 3.9), 0.3, 0.14  # inches
+_LETTERS = 38  # of a title's line
+_MANY = 40  # bins, from which on edges and intervals would hide the bars
 _MARKS = "os^Dv<>Pp*"
 _LINES = ("-", "--", "-.", ":")
 
@@ -53,6 +56,8 @@ def reliability_diagrams(reports: Mapping[str, Report], path: str | os.PathLike[
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     reliability_diagrams({"dense": one, "sparse": one}, f"{folder}/both.svg")
     """
+    if not isinstance(reports, Mapping) or not all(isinstance(one, Report) for one in reports.values()):
+        raise CiglError("pass {name: report, ...}; a single report draws itself, report.reliability_diagram(path).")
     if not reports:
         raise CiglError("there are no reports to draw: pass {name: report, ...}.")
     prepared = {name: prepare_reliability_diagram(report) for name, report in reports.items()}
@@ -60,15 +65,18 @@ def reliability_diagrams(reports: Mapping[str, Report], path: str | os.PathLike[
     rows = math.ceil(len(prepared) / columns)
 
     def draw(figure: Any) -> None:
+        titles = {name: "\n".join(textwrap.wrap(str(name), _LETTERS)[:3]) for name in prepared}
+        lines = max(titles[name].count("\n") for name in list(prepared)[:columns])
+        above = 1 + _LINE * lines / (_PANEL[1] * rows)  # the legend, clear of the first row's titles
         top = 1 - _TITLE / (_PANEL[1] * rows)
-        outer = figure.add_gridspec(rows, columns, wspace=0.32, hspace=0.3, top=top)
+        outer = figure.add_gridspec(rows, columns, wspace=0.32, hspace=0.38, top=top)
         for place, (name, shown) in enumerate(prepared.items()):
             inner = outer[place // columns, place % columns].subgridspec(2, 1, height_ratios=(4, 1), hspace=0.06)
             upper = figure.add_subplot(inner[0])
             lower = figure.add_subplot(inner[1], sharex=upper)
             _draw_bars(upper, lower, shown, first=place % columns == 0)
-            upper.set_title(name)
-        figure.legend(*upper.get_legend_handles_labels(), loc="lower center", bbox_to_anchor=(0.5, 1),
+            upper.set_title(titles[name], parse_math=False, fontsize=8)
+        figure.legend(*upper.get_legend_handles_labels(), loc="lower center", bbox_to_anchor=(0.5, above),
                       ncols=3, columnspacing=1, handlelength=1.5, frameon=False, fontsize=7)  # fmt: skip
 
     _save(draw, path, (_PANEL[0] * columns, _PANEL[1] * rows))
@@ -84,18 +92,20 @@ def _draw_bars(upper: Any, lower: Any, shown: dict[str, Any], first: bool) -> No
     ends = [[a - bar["accuracy_low"] for a, bar in zip(accuracy, bars, strict=True)],
             [bar["accuracy_high"] - a for a, bar in zip(accuracy, bars, strict=True)]]  # fmt: skip
     middle = [a + w / 2 for a, w in zip(left, width, strict=True)]
+    edge = 0.6 if shown["bins"] <= _MANY else 0
     upper.plot([0, 1], [0, 1], color="0.35", linestyle="--", linewidth=0.8, zorder=3)
-    upper.bar(left, accuracy, width, align="edge", color="0.82", edgecolor="black", linewidth=0.6, label="accuracy")
+    upper.bar(left, accuracy, width, align="edge", color="0.82", edgecolor="black", linewidth=edge, label="accuracy")
     upper.bar(left, gap, width, bottom=accuracy, align="edge", facecolor="none", edgecolor="0.25", hatch="/////",
-              linewidth=0.6, label="gap to confidence", zorder=2)  # fmt: skip
-    upper.errorbar(middle, accuracy, ends, fmt="o", color="black", markersize=2, elinewidth=0.8, capsize=1.5, zorder=4,
-                   label="95 % interval")  # fmt: skip
+              linewidth=edge, label="gap to confidence", zorder=2)  # fmt: skip
+    size = 2 if edge else 1
+    upper.errorbar(middle, accuracy, ends, fmt="o", color="black", markersize=size, elinewidth=edge * 4 / 3 or 0.3,
+                   capsize=1.5 if edge else 0, zorder=4, label="95 % interval")  # fmt: skip
     upper.axhline(1, color="black", linewidth=0.4)
     upper.set(xlim=(0, 1), ylim=(0, _HEADROOM), yticks=[0, 0.2, 0.4, 0.6, 0.8, 1])
     upper.text(0.03, 0.98, "\n".join(shown["text"]), transform=upper.transAxes, va="top", fontsize=7, linespacing=1.25)
     upper.tick_params(labelbottom=False)
     lower.bar(left, [bar["count"] for bar in bars], width, align="edge", color="0.55", edgecolor="black",
-              linewidth=0.6)  # fmt: skip
+              linewidth=edge)  # fmt: skip
     lower.set_xlabel("confidence")
     lower.locator_params(axis="y", nbins=2, integer=True)
     if first:

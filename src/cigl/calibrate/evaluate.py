@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cigl.calibrate.bins import check_bins
 from cigl.calibrate.ensemble import Ensemble, MonteCarlo, logits_of
 from cigl.calibrate.report import RESAMPLES, Report, report
+from cigl.calibrate.samples import as_tensor
 from cigl.errors import CiglError
 from cigl.sparsify.batch_norm import default_forward
 
-Members = int | Sequence[nn.Module] | None
+Members = int | Iterable[nn.Module] | None
 
 
 def evaluate(
@@ -39,17 +41,20 @@ def evaluate(
     >>> evaluate(None, loader, members=[nn.Linear(4, 3), nn.Linear(4, 3)]).n
     40
     """
-    check_bins(bins)
+    bins = check_bins(bins)
     logits, labels = predict(with_members(model, members), loader, device)
     return report(logits=logits, labels=labels, bins=bins, resamples=resamples)
 
 
 def with_members(model: nn.Module | None, members: Members) -> nn.Module:
     """The model whose predictions are meant."""
-    if isinstance(members, int):
+    if isinstance(members, bool) or (isinstance(members, nn.Module) and not isinstance(members, nn.ModuleList)):
+        raise CiglError(f"members is {type(members).__name__}: pass a list of models, or how many times to run one "
+                        "model with its dropout layers on.")  # fmt: skip
+    if isinstance(members, (int, np.integer)):
         if model is None:
             raise CiglError(f"members={members} runs a model that many times: pass the model.")
-        return MonteCarlo(model, members)
+        return MonteCarlo(model, int(members))
     if members is not None:
         return Ensemble(members)
     if not isinstance(model, nn.Module):
@@ -70,7 +75,7 @@ def predict(model: nn.Module, loader: Iterable[Any], device: torch.device | str 
     with evaluating(model, device):
         for batch in loader:
             labels.append(labels_of(batch).cpu())
-            logits.append(logits_of(default_forward(model, batch)).cpu())
+            logits.append(logits_of(forward(model, batch)).cpu())
             if logits[-1].shape[:1] != labels[-1].shape[:1]:
                 raise CiglError(f"a batch has {tuple(logits[-1].shape)} logits and {tuple(labels[-1].shape)} labels: "
                                 "there must be one row per label.")  # fmt: skip
@@ -86,9 +91,20 @@ def labels_of(batch: Any) -> Tensor:
         found = batch.get("labels")
     elif isinstance(batch, (tuple, list)) and len(batch) > 1:
         found = batch[1]
-    if not isinstance(found, Tensor):
+    if found is None:
         raise CiglError("a batch has no labels: the loader must yield (inputs, labels) or mappings with 'labels'.")
-    return found
+    return as_tensor(found, "labels")
+
+
+def forward(model: nn.Module, batch: Any) -> Any:
+    """The model on a batch; a mapping goes to it by name, which not every model takes."""
+    try:
+        return default_forward(model, batch)
+    except TypeError as error:
+        if isinstance(batch, Mapping) and "keyword argument" in str(error):
+            raise CiglError(f"the model does not take a mapping's entries by name ({error}): let the loader yield "
+                            "(inputs, labels), or wrap the model.") from error  # fmt: skip
+        raise
 
 
 @contextmanager
@@ -106,10 +122,12 @@ def evaluating(model: nn.Module, device: torch.device | str | None) -> Iterator[
         if forked:
             torch.get_device_module(here).manual_seed(0)
         try:
-            model.to(here)
+            if device is not None:
+                model.to(here)
             model.eval()
             yield
         finally:
-            model.to(home)
+            if device is not None:
+                model.to(home)
             for module, mode in modes.items():
                 module.training = mode

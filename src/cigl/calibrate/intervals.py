@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import math
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
 
 from cigl.calibrate.bins import Array
+from cigl.errors import CiglError
 
 LEVEL = 0.95
 _ELEMENTS = 1 << 19  # per block of resamples or drawn labels: what fits a cache
+
+
+def check_resamples(resamples: int) -> int:
+    if not isinstance(resamples, int) or isinstance(resamples, bool) or resamples < 2:
+        raise CiglError(f"resamples is {resamples!r}: intervals need a whole number of at least 2, usually 1000.")
+    return resamples
 
 
 def _blocks(number: int, n: int) -> Iterator[int]:
@@ -81,13 +90,84 @@ def calibration_interval(value: float, draws: Array, null: Array | None) -> tupl
     n = 1,000: 98.0 % at 0.000, 93.4 % at 0.013, 95.2 % at 0.038, 94.0 % at 0.071, 93.6 % at 0.183;
     n = 5,000: 96.0 % at 0.000, 94.8 % at 0.013, 95.8 % at 0.038, 93.8 % at 0.071, 95.0 % at 0.183.
     The rule was chosen in that world; in another (Beta confidences, gaps of both signs, new seeds, 300 draws each)
-    it covers 92 to 98 %.
+    it covers 92 to 98 %. In sixteen more (2 to 100 classes, n = 200 to 4,000, 40 to 200 draws each, new
+    seeds) it covers 88 to 100 %, 95 % on average; ``ece_mass`` 87 to 99 % (95 %), ``mce`` 90 to 100 % (98 %) and
+    ``l2_debiased`` 96 to 100 % (99.6 %, more than it should). ``ece_classwise`` has ``many_cells_interval``.
     """
     low, high = percentile_interval(draws)
     low, high = 2 * value - high, max(2 * value - low, value + high - float(draws.mean()))
     if null is not None:
         low = 0.0 if value <= np.quantile(null, (1 + LEVEL) / 2) else max(low, 0.0)
     return min(low, value), max(high, value)
+
+
+def many_cells_interval(value: float, draws: Array, null: Array) -> tuple[float, float]:
+    """A 95 % interval for an error over so many cells that its bias, not its spread, is what is uncertain.
+
+    A cell with true gap g and noise s shows E|N(g, s)| - |g| too much; a resample adds E|N(g, 2 s^2)| - E|N(g, s)|.
+    The draws tell the second, summed over cells. It fits the first being anything between what it is when all
+    cells have the same g / s (least) and what it is when each has either none or much (most); noise alone, where
+    both are largest, is ``null``. The ends leave room for both, and for the draws' spread.
+
+    Measured coverage of ``ece_classwise_15`` (40 to 200 draws each, seeds the rule was not chosen with; the reflected
+    draws of ``calibration_interval`` cover 10 to 97 %): n = 1,000, 10 classes: 97 % at 0.000, 100 % at 0.007, 100 % at
+    0.024; 100 classes: 95 % at 0.000, 86 % at 0.003; n = 300, 3 classes: 98 to 99 %; n = 200, 2 classes: 96 to 97 %;
+    n = 4,000, 10 classes: 100 %. It is wide rather than wrong.
+    """
+    low, high = percentile_interval(draws)
+    center, floor = float(draws.mean()), float(null.mean())
+    again = max(center - value, 0.0) / floor if floor > 0 else 0.0  # the resamples' bias in units of noise alone
+    least, most = np.interp(again, _AGAIN[::-1], _ONCE[::-1]), min(1.0, again / _AGAIN[0])
+    low, high = value - most * floor - (center - low), value - least * floor + (high - center)
+    low = 0.0 if value <= np.quantile(null, (1 + LEVEL) / 2) else max(low, 0.0)
+    return min(low, value), max(float(high), value)
+
+
+def _folded(gap: Array, spread: float) -> Array:
+    """E|N(gap, spread^2)|."""
+    z = torch.from_numpy(gap / spread)
+    inside = 1 - 2 * torch.special.ndtr(-z).numpy()
+    return np.asarray(spread * math.sqrt(2 / math.pi) * np.exp(-((gap / spread) ** 2) / 2) + gap * inside)
+
+
+_GAPS = np.linspace(0, 8, 400)  # in units of a cell's noise
+_ONCE = (_folded(_GAPS, 1.0) - _GAPS) / _folded(np.zeros(1), 1.0)
+_AGAIN = (_folded(_GAPS, math.sqrt(2)) - _folded(_GAPS, 1.0)) / _folded(np.zeros(1), 1.0)
+
+
+def noise_gaps(ordered: Array, starts: Array, places: Mapping[str, Array]) -> dict[str, float]:
+    """Per scheme the expected sum over bins of |sum of (p - hit)| where hits have the probabilities p they are given.
+
+    Exact (a Poisson-binomial's law, from its characteristic function) where a bin's variance is small and hits or
+    misses are rare; elsewhere the normal's, which then is right to 0.5 %. ``starts`` cuts the probabilities into
+    pieces, ``places`` says between which pieces a scheme's bins are.
+
+    >>> half = np.full(2, 0.5)  # hits 0, 1, 2 with 1/4, 1/2, 1/4: off by 1 in half of all cases
+    >>> noise_gaps(half, np.array([0, 2]), {"all": np.array([0, 1])})
+    {'all': 0.5}
+    """
+    turns = np.exp(2j * np.pi * np.arange(_POINTS // 2 + 1) / _POINTS)
+    laws = np.array([np.multiply.reduceat(1 - ordered + ordered * turn, starts[:-1]) for turn in turns])
+    means = np.add.reduceat(ordered, starts[:-1])
+    variances = np.add.reduceat(ordered * (1 - ordered), starts[:-1])
+    offsets = np.arange(_POINTS) - _POINTS // 2
+    result = {}
+    for name, ends in places.items():
+        total = 0.0
+        for a, b in itertools.pairwise(ends):
+            mean, variance = float(means[a:b].sum()), float(variances[a:b].sum())
+            if variance > _NORMAL:
+                total += math.sqrt(2 * variance / math.pi)
+            elif b > a:
+                first = round(mean) - _POINTS // 2  # so that the law is in the middle of the points
+                shares = np.fft.irfft((laws[:, a:b].prod(1) * turns**-first).conj(), _POINTS)
+                total += float(np.abs(offsets + round(mean) - mean) @ shares)
+        result[name] = round(total, 12)
+    return result
+
+
+_NORMAL = 30.0  # a variance
+_POINTS = 128  # twelve standard deviations to either side
 
 
 def clopper_pearson(hits: Array, counts: Array) -> tuple[Array, Array]:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from cigl.calibrate.bins import Array, bin_of, mass_edges, width_edges
+from cigl.calibrate.intervals import noise_gaps
 from cigl.calibrate.samples import Samples
 
 HIGHER_IS_BETTER = ("accuracy", "top5")
@@ -129,6 +130,11 @@ class Measures:
         result[f"l2_debiased_{self.bins}"] = debiased_square(gaps[asked], counts, hits)
         result["aurc"] = self.risk(weights)
         return result
+
+    def floors(self) -> dict[str, float]:
+        """The expectation of each top-label ECE if the confidences were right."""
+        sums = noise_gaps(self.confidence.clip(0, 1), self.segments.starts, self.segments.places)
+        return {name: value / self.confidence.size for name, value in sums.items()}
 
     def of_labels(self, labels: Array) -> dict[str, Array]:
         """Every calibration error that drawn labels (draws, samples; in order of confidence) would show."""

@@ -7,7 +7,7 @@ members' mean, and as variance their spread plus 1/tau (Gal & Ghahramani 2016, a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,9 @@ from torch import Tensor, nn
 
 from cigl.calibrate import intervals
 from cigl.calibrate.bins import Array
-from cigl.calibrate.evaluate import evaluating, labels_of
+from cigl.calibrate.evaluate import evaluating, forward, labels_of
 from cigl.calibrate.report import RESAMPLES, Estimate
 from cigl.errors import CiglError
-from cigl.sparsify.batch_norm import default_forward
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 CURVE = tuple(k / 20 for k in range(1, 20))
@@ -101,6 +100,7 @@ def regression_report(*, mean: Any, variance: Any, targets: Any, resamples: int 
     >>> r.coverage[0.9].low < 0.9 < r.coverage[0.9].high
     True
     """
+    resamples = intervals.check_resamples(resamples)
     values = [torch.as_tensor(value).detach().cpu().double() for value in (mean, variance, targets)]
     if len({value.shape for value in values}) > 1 or not values[0].numel() or not values[0].ndim:
         shapes = ", ".join(str(tuple(value.shape)) for value in values)
@@ -129,7 +129,7 @@ def _with_interval(value: float, draws: Array) -> Estimate:
 
 
 def evaluate_regression(
-    members: Sequence[nn.Module],
+    members: Iterable[nn.Module],
     loader: Iterable[Any],
     *,
     noise_precision: float,
@@ -147,7 +147,8 @@ def evaluate_regression(
     64
     """
     _positive("noise_precision", noise_precision)
-    if isinstance(members, nn.Module) or not members:
+    members = [] if isinstance(members, nn.Module) else list(members)
+    if not members:
         raise CiglError("members must be a list of at least one model.")
     outputs, targets = zip(*(_outputs(member, loader, device) for member in members), strict=True)
     if any(not torch.equal(target, targets[0]) for target in targets):
@@ -160,8 +161,13 @@ def evaluate_regression(
 @torch.no_grad()
 def _outputs(model: nn.Module, loader: Iterable[Any], device: torch.device | str | None) -> tuple[Tensor, Tensor]:
     with evaluating(model, device):
-        pairs = [(default_forward(model, batch).cpu(), labels_of(batch).cpu()) for batch in loader]
+        pairs = [(forward(model, batch).cpu(), labels_of(batch).cpu()) for batch in loader]
     if not pairs:
         raise CiglError("the loader yielded no batch (a generator can be read only once: pass a list or a DataLoader).")
     outputs, targets = (torch.cat(part) for part in zip(*pairs, strict=True))
-    return outputs, targets.reshape(outputs.shape) if targets.numel() == outputs.numel() else targets
+    if outputs.shape == (*targets.shape, 1) or (*outputs.shape, 1) == targets.shape:  # one output, as a column or not
+        targets = targets.reshape(outputs.shape)
+    if outputs.shape != targets.shape:
+        raise CiglError(f"the model's outputs are {tuple(outputs.shape)} and the targets {tuple(targets.shape)}: they "
+                        "must have one shape.")  # fmt: skip
+    return outputs, targets

@@ -17,7 +17,7 @@ from cigl.calibrate.samples import Samples, checked_input, measure_samples
 from cigl.errors import CiglError, unknown
 
 RESAMPLES = 1000
-NULL_DRAWS = 200  # label sets behind a noise floor: its own error is about 1.5 %
+NULL_DRAWS = 200  # label sets drawn from a model's own probabilities
 _FEW = 30
 
 
@@ -70,9 +70,10 @@ class Report:
     ``ece_classwise``, ``mce`` and ``l2_debiased`` stand for the scheme with the asked-for bins.
 
     Intervals are bootstrap percentiles; for calibration errors, whose bootstrap is biased, see
-    ``intervals.calibration_interval``. The floor is the mean of 200 values that a perfectly calibrated model
-    with these probabilities would show on this many samples. Bootstrap bins are those of the data (the edges
-    of equal-mass bins don't move). Below some 30 samples no bootstrap can be believed.
+    ``intervals.calibration_interval``. The floor is the mean of what a perfectly calibrated model with these
+    probabilities would show on this many samples: exact for top-label ECEs, from 200 draws for the others.
+    Bootstrap bins are those of the data (the edges of equal-mass bins don't move). Below some 30 samples no
+    bootstrap can be believed.
 
     >>> r = report(probabilities=[[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]], labels=[0, 1, 1])
     >>> round(r.accuracy, 3), round(r.ece, 3), r.ece == r.ece_15
@@ -124,18 +125,26 @@ class Report:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any], samples: Samples, draws: dict[str, Array]) -> Report:
-        metrics = {name: Estimate(**parts) for name, parts in plain["metrics"].items()}
+        metrics = {
+            name: Estimate(**{k: float(v) for k, v in parts.items()}) for name, parts in plain["metrics"].items()
+        }
         table = [Bin(**row) for row in plain["table"]]
         return cls(plain["n"], plain["classes"], plain["bins"], metrics, table, samples, draws)
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Write ``path`` and, beside it, what is kept per sample in an ``.npz`` of the same name."""
+        """Write ``path`` (.json) and, beside it, what is kept per sample in an ``.npz`` that goes with it."""
         store.write(self, path)
 
     @classmethod
     def from_json(cls, path: str | os.PathLike[str]) -> Report:
         """Read what ``to_json`` wrote; the result equals the report that was written."""
-        return cls.from_dict(*store.read(path))
+        parts = store.read(path)
+        try:
+            read = cls.from_dict(*parts)
+            store.check(read)
+        except store.DAMAGE:
+            raise store.damaged(path) from None
+        return read
 
     def smooth_ece(self) -> float:
         """SmoothECE (Blasiok & Nakkiran 2023), which needs no bins; from the extra ``cigl[smooth]``.
@@ -185,9 +194,7 @@ def report(
     >>> round(report(logits=logits, labels=[0, 2]).nll, 4)
     0.8955
     """
-    check_bins(bins)
-    if not isinstance(resamples, int) or resamples < 2:
-        raise CiglError(f"resamples is {resamples!r}: intervals need a whole number of at least 2, usually 1000.")
+    bins, resamples = check_bins(bins), intervals.check_resamples(resamples)
     scores, own, is_logits = checked_input(logits, probabilities, labels)
     samples, all_probabilities = measure_samples(scores, own, is_logits)
     measures = Measures(samples, all_probabilities, bins, torch.float64 if is_logits else scores.dtype)
@@ -195,7 +202,11 @@ def report(
     draws = _joined(measures(weights) for weights in intervals.resamples(samples.n, resamples, measures.order))
     labels_drawn = intervals.drawn_labels(all_probabilities, NULL_DRAWS, measures.order)
     null = _joined(measures.of_labels(drawn) for drawn in labels_drawn)
-    metrics = {name: _estimate(name, float(values[name][0]), draws[name], null.get(name)) for name in _listed(values)}
+    floors = _floors(null, measures.floors())
+    metrics = {
+        name: _estimate(name, float(values[name][0]), draws[name], null.get(name), floors.get(name))
+        for name in _listed(values)
+    }
     draws = {name: root(values) if name.startswith("l2_") else values for name, values in draws.items()}
     return Report(samples.n, scores.shape[1], bins, metrics, _table(measures), samples, draws)
 
@@ -211,14 +222,25 @@ def _listed(names: Mapping[str, Any]) -> list[str]:
     return [*(name for name in names if name not in binned and name != "aurc"), *binned, "aurc"]
 
 
-def _estimate(name: str, value: float, draws: Array, null: Array | None) -> Estimate:
-    floor = None if null is None else float(null.mean())
+def _floors(null: Mapping[str, Array], exact: Mapping[str, float]) -> dict[str, float]:
+    """The means of the draws; what is known exactly also corrects the means that go with it (a control variate)."""
+    name, expected = next(iter(exact.items()))
+    known = null[name] - null[name].mean()
+    spread, off = float(known @ known), expected - float(null[name].mean())
+    slopes = {other: float(known @ values) / spread if spread else 0.0 for other, values in null.items()}
+    return {other: max(float(values.mean()) + slopes[other] * off, 0.0) for other, values in null.items()} | dict(exact)
+
+
+def _estimate(name: str, value: float, draws: Array, null: Array | None, floor: float | None) -> Estimate:
     if not is_calibration_error(name):
         return Estimate(value, *intervals.percentile_interval(draws))
-    low, high = intervals.calibration_interval(value, draws, null)
+    if null is not None and name.startswith("ece_classwise"):
+        low, high = intervals.many_cells_interval(value, draws, null)
+    else:
+        low, high = intervals.calibration_interval(value, draws, null)
     if name.startswith("l2_"):  # bootstrapped as a square, where it may be negative
         value, low, high = (float(root(np.array(x))) for x in (value, low, high))
-    return Estimate(value, low, high, floor)
+    return Estimate(value, low, max(min(high, 1.0), value), floor)
 
 
 def _table(measures: Measures) -> list[Bin]:

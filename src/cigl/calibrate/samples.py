@@ -7,6 +7,7 @@ dtype of its input.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -19,6 +20,7 @@ from torch import Tensor
 from cigl.calibrate.bins import Array
 from cigl.errors import CiglError, CiglWarning
 
+LARGEST = 708.396418532264  # the NLL of float64's smallest normal number stands for an infinite one
 _SMALL = 1e-30  # a probability below which a float32 loses digits
 ROWS = 4096  # handled at a time, so that temporary memory does not grow with the data
 
@@ -61,8 +63,8 @@ def checked_input(logits: Any, probabilities: Any, labels: Any) -> tuple[Tensor,
         raise CiglError(f"{given} of logits and probabilities given: pass exactly one of logits=, probabilities=.")
     is_logits = logits is not None
     name = "logits" if is_logits else "probabilities"
-    scores = torch.as_tensor(logits if is_logits else probabilities).detach()
-    labels = torch.as_tensor(labels).detach()
+    scores = as_tensor(logits if is_logits else probabilities, name)
+    labels = as_tensor(labels, "labels")
     if scores.ndim != 2 or not scores.is_floating_point():
         raise CiglError(f"{name} must be floating-point numbers of shape (samples, classes), not "
                         f"{_described(scores)}; for a binary model pass both columns, 1-p and p.")  # fmt: skip
@@ -71,9 +73,12 @@ def checked_input(logits: Any, probabilities: Any, labels: Any) -> tuple[Tensor,
     if scores.shape[1] < 2:
         raise CiglError(f"{name} have {scores.shape[1]} class: at least 2 are needed; for a binary model pass both "
                         "columns, 1-p and p.")  # fmt: skip
-    if labels.shape != scores.shape[:1] or labels.is_floating_point() or labels.dtype == torch.bool:
+    whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+    if labels.shape != scores.shape[:1] or not whole:
+        column = labels.ndim == 2 and labels.shape[1] == 1
+        hint = "take labels.squeeze(1)" if column else "of one-hot labels take labels.argmax(1)"
         raise CiglError(f"labels must be one class number per row, integers of shape ({scores.shape[0]},), not "
-                        f"{_described(labels)}; of one-hot labels take labels.argmax(1).")  # fmt: skip
+                        f"{_described(labels)}; {hint}.")  # fmt: skip
     labels = labels.long()
     low, high = (int(end) for end in labels.aminmax())
     if low < 0 or high >= scores.shape[1]:
@@ -82,28 +87,63 @@ def checked_input(logits: Any, probabilities: Any, labels: Any) -> tuple[Tensor,
     return scores, labels.to(scores.device), is_logits
 
 
+def as_tensor(values: Any, name: str) -> Tensor:
+    """What was given as a tensor, without its gradient."""
+    if isinstance(values, Tensor):
+        return values.detach()
+    try:
+        if isinstance(values, np.ndarray) and values.ndim:  # torch takes neither negative strides nor foreign bytes
+            values = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        raise CiglError(f"{name} are {type(values).__name__} that can't become a tensor: pass a tensor, an array or "
+                        "lists of numbers, equally long.") from None  # fmt: skip
+
+
 def _described(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
 
 
-def check_probabilities(given: Tensor) -> None:
-    """Each row is non-negative and sums to 1, within the tolerance of the dtype it came in."""
+def check_probabilities(given: Tensor, first: int = 0) -> None:
+    """Each row is non-negative and sums to 1, within the tolerance of its own dtype; rows count from ``first``."""
     exact = given.to(torch.promote_types(given.dtype, torch.float32))
     right = (exact.sum(1) - 1).abs() <= max(4 * torch.finfo(given.dtype).eps, 1e-5)  # False for NaN
     right &= exact.amin(1) >= 0
     if not bool(right.all()):
         row = int((~right).nonzero()[0])
-        refuse_nan(exact[row], "probabilities")
-        raise CiglError(f"row {row} of a batch of probabilities sums to {float(exact[row].sum()):.6g} with smallest "
+        if not bool(torch.isfinite(exact[row]).all()):
+            raise CiglError(f"probabilities have NaN or infinity, first in row {first + row}: look for a diverged "
+                            "model, or an overflow in half precision.")  # fmt: skip
+        raise CiglError(f"row {first + row} of the probabilities sums to {float(exact[row].sum()):.6g} with smallest "
                         f"entry {float(exact[row].min()):.3g}: rows must be non-negative and sum to 1; if these are "
                         "logits, pass logits=.")  # fmt: skip
 
 
-def refuse_nan(values: Tensor, name: str) -> None:
-    """NaN or infinity anywhere in a row of logits shows in its NLL, so that is what need be looked at."""
-    if not bool(torch.isfinite(values).all()):
-        raise CiglError(f"{name} have NaN or infinity: look for a diverged model, or an overflow in half precision "
-                        "(to rule out a class that is never a label, -inf is fine as a logit).")  # fmt: skip
+def check_logits(scores: Tensor, labels: Tensor, first: int = 0) -> None:
+    """No NaN, no +inf, and a label is never ruled out by -inf; rows count from ``first``."""
+    own = scores.gather(1, labels[:, None]).squeeze(1)
+    if bool(torch.isfinite(scores.amax()) & (own.amin() > -torch.inf)):  # the largest of all is NaN where anything is
+        return
+    largest = scores.amax(1)
+    bad = ~torch.isfinite(largest) & (largest != -torch.inf)
+    if bool(bad.any()):
+        row = first + int(bad.nonzero()[0])
+        raise CiglError(f"logits have NaN or infinity, first in row {row}: look for a diverged model, or an overflow "
+                        "in half precision (to rule out a class that is never a label, -inf is fine).")  # fmt: skip
+    row = first + int((own == -torch.inf).nonzero()[0])
+    raise CiglError(f"the label of row {row} has probability 0, because its logit is -inf: its NLL is infinite; leave "
+                    "out such samples, or don't rule out classes that are labels.")  # fmt: skip
+
+
+def warn_of_impossible(number: int) -> None:
+    """Say it where cigl was called from, however deep that is."""
+    if number:
+        frame, level = sys._getframe(), 1
+        while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in ("cigl", "torch"):
+            frame, level = frame.f_back, level + 1
+        warnings.warn(f"{number} samples have probability 0 for their true class: their NLL is infinite and is "
+                      "counted as 708 (the smallest float64); pass logits=, or the mean of more members.",
+                      CiglWarning, stacklevel=level)  # fmt: skip
 
 
 def measure_rows(scores: Tensor, labels: Tensor, is_logits: bool) -> tuple[Rows, Tensor]:
@@ -115,7 +155,7 @@ def measure_rows(scores: Tensor, labels: Tensor, is_logits: bool) -> tuple[Rows,
     p = scores.softmax(1) if is_logits else scores.clone()
     confidence, truth = p.amax(1), p.gather(1, labels[:, None]).squeeze(1)
     brier = (torch.linalg.vector_norm(p, dim=1).square() + (1 - 2 * truth)).clamp_min(0)
-    nll = -truth.clamp_min(torch.finfo(p.dtype).tiny).log()
+    nll = (-truth.log()).clamp_max(LARGEST)
     if is_logits and bool((small := truth < _SMALL).any()):
         nll[small] = scores[small].logsumexp(1) - scores[small].gather(1, labels[small, None]).squeeze(1)
     # Argmax over a long row costs as much as the softmax, a second maximum without the label a tenth; so only
@@ -149,8 +189,10 @@ def measure_samples(scores: Tensor, labels: Tensor, is_logits: bool) -> tuple[Sa
     impossible = 0
     for start in range(0, scores.shape[0], ROWS):
         given, own = scores[start : start + ROWS], labels[start : start + ROWS].cpu()
-        if not is_logits:
-            check_probabilities(given)
+        if is_logits:
+            check_logits(given.cpu(), own, start)
+        else:
+            check_probabilities(given, start)
         exact = given.cpu().double()
         measured, p = measure_rows(exact, own, is_logits)
         rows.append(measured)
@@ -160,13 +202,9 @@ def measure_samples(scores: Tensor, labels: Tensor, is_logits: bool) -> tuple[Sa
             top5.append(in_top(exact, own, 5))
         impossible += 0 if is_logits else int((exact.gather(1, own[:, None]) == 0).sum())
     joined = Rows.joined(rows)
-    refuse_nan(joined.nll, "logits")
-    if impossible:
-        warnings.warn(f"{impossible} samples have probability 0 for their true class: their NLL is infinite and is "
-                      "counted as 708 (the smallest float64); pass logits=, or the mean of more members.",
-                      CiglWarning, stacklevel=4)  # fmt: skip
+    warn_of_impossible(impossible)
     return Samples(
-        labels=labels.cpu().numpy(),
+        labels=labels.cpu().numpy().copy(),  # the caller may go on using theirs
         predicted=torch.cat(predicted).numpy(),
         top5=torch.cat(top5).numpy() if top5 else None,
         **{f.name: getattr(joined, f.name).numpy() for f in fields(Rows)},

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from cigl.calibrate.corrupt import KINDS, SEVERITIES, corrupt
-from cigl.calibrate.evaluate import Members, evaluate, labels_of
+from cigl.calibrate.corrupt import KINDS, SEVERITIES, check_severity, corrupt
+from cigl.calibrate.evaluate import Members, evaluate, labels_of, with_members
 from cigl.calibrate.report import RESAMPLES, Report
 from cigl.errors import CiglError, unknown
 
@@ -53,8 +53,8 @@ def under_shift(
     model: nn.Module | None,
     loader: Iterable[Any],
     *,
-    kinds: Sequence[str] = tuple(KINDS),
-    severities: Sequence[int] = SEVERITIES,
+    kinds: str | Iterable[str] = tuple(KINDS),
+    severities: Iterable[int] = SEVERITIES,
     normalize: Callable[[Tensor], Tensor] | None = None,
     seed: int = 0,
     bins: int = 15,
@@ -73,17 +73,22 @@ def under_shift(
     >>> list(shift["noise"]), shift["noise"][5].n
     ([0, 1, 5], 16)
     """
+    kinds, severities = [kinds] if isinstance(kinds, str) else list(kinds), list(severities)
     for kind in kinds:
         if kind not in KINDS:
             raise unknown("corruption", kind, KINDS)
+    for severity in severities:
+        check_severity(severity)
     if not kinds or not severities:
         raise CiglError("say at least one kind and one severity.")
     if iter(loader) is loader:
         raise CiglError("the loader can be read only once, and each corruption needs it: pass a list or a DataLoader.")
 
+    averaged = with_members(model, members)  # once: members may be a generator
+
     def measured(kind: str, severity: int) -> Report:
         batches = _Corrupted(loader, kind, severity, seed, normalize)
-        return evaluate(model, batches, bins=bins, device=device, members=members, resamples=resamples)
+        return evaluate(averaged, batches, bins=bins, device=device, resamples=resamples)
 
     clean = measured(kinds[0], CLEAN)
     return Shift({kind: {CLEAN: clean} | {s: measured(kind, s) for s in severities} for kind in kinds})
@@ -98,8 +103,13 @@ class _Corrupted:
     normalize: Callable[[Tensor], Tensor] | None
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for number, batch in enumerate(self.loader):
+        first = 0
+        for batch in self.loader:
+            if not isinstance(batch, (tuple, list)):
+                raise CiglError(f"a batch is a {type(batch).__name__}: under shift it must be (images, labels).")
             images, labels = batch[0], labels_of(batch)
+            worse = images
             if self.severity != CLEAN:
-                images = corrupt(images, self.kind, self.severity, seed=self.seed + number)
-            yield (self.normalize(images) if self.normalize else images), labels
+                worse = corrupt(images, self.kind, self.severity, seed=self.seed, first=first)
+            first += len(images)
+            yield (self.normalize(worse) if self.normalize else worse), labels

@@ -11,10 +11,18 @@ from torch import Tensor
 
 from cigl.calibrate.bins import bin_of, check_bins, width_edges
 from cigl.calibrate.metrics import expected_error, maximum_error
-from cigl.calibrate.samples import Rows, check_probabilities, checked_input, in_top, measure_rows, refuse_nan
+from cigl.calibrate.samples import (
+    Rows,
+    check_logits,
+    check_probabilities,
+    checked_input,
+    in_top,
+    measure_rows,
+    warn_of_impossible,
+)
 from cigl.errors import CiglError
 
-_ELEMENTS = 1 << 20  # of a block: small enough for a cache
+_ROWS, _ELEMENTS = 4096, 1 << 20  # of a block, at most
 
 
 class Streaming:
@@ -32,47 +40,90 @@ class Streaming:
     """
 
     def __init__(self, classes: int, *, bins: int = 15, top5: bool = False, classwise: bool = False):
-        self.classes, self.bins, self.top5, self.classwise = classes, check_bins(bins), top5, classwise
+        if not isinstance(classes, (int, np.integer)) or isinstance(classes, bool) or classes < 2:
+            raise CiglError(f"classes is {classes!r}: say how many there are, a whole number of at least 2.")
         if top5 and classes <= 5:
             raise CiglError(f"top-5 of {classes} classes is always right: leave top5 out.")
+        self.classes, self.bins, self.top5, self.classwise = int(classes), check_bins(bins), top5, classwise
         # One vector, so that merging and reducing are one addition. Counts are exact in float64 up to 2**53.
         # Per bin: counts, hits, confidence, NLL and Brier.
-        self._sizes = {"bins": 5 * bins, "top5": int(top5), "cells": classes * bins if classwise else 0}
-        self._sums = torch.zeros(sum(self._sizes.values()), dtype=torch.float64)
+        self._sizes = {"bins": 5 * self.bins, "top5": int(top5), "cells": self.classes * self.bins if classwise else 0}
+        self._done = np.zeros(sum(self._sizes.values()))  # numpy's: torch's could be stuck in its inference mode
+        # A block is small enough for a cache; smaller batches are collected, so that each costs little by itself.
+        self._block = max(1, min(_ROWS, _ELEMENTS // self.classes))
+        self._kept: tuple[Tensor, Tensor, bool] | None = None
+        self._filled = 0
+
+    @property
+    def _sums(self) -> Tensor:
+        self._flush()
+        return torch.from_numpy(self._done)
 
     def _named(self, sums: Tensor) -> dict[str, Tensor]:
         return dict(zip(self._sizes, sums.split(list(self._sizes.values())), strict=True))
 
     @property
     def n(self) -> int:
-        return int(self._sums[: self.bins].sum())
+        return int(self._done[: self.bins].sum()) + self._filled
 
+    @torch.inference_mode(False)
     @torch.no_grad()
     def update(self, *, logits: Any = None, probabilities: Any = None, labels: Any) -> None:
         """Add a batch of any size; exactly one of logits and probabilities. A bad batch changes nothing."""
         scores, labels, is_logits = checked_input(logits, probabilities, labels)
         if scores.shape[1] != self.classes:
             raise CiglError(f"the batch has {scores.shape[1]} classes, the accumulator {self.classes}.")
-        rows, added = [], torch.zeros_like(self._sums)
+        blocks = list(zip(scores.split(self._block), labels.split(self._block), strict=True))
+        for number, (block, own) in enumerate(blocks):
+            if is_logits:
+                check_logits(block, own, number * self._block)
+            else:
+                check_probabilities(block, number * self._block)
+        if not is_logits:
+            warn_of_impossible(int((scores.gather(1, labels[:, None]) == 0).sum()))
+        for block, own in blocks:
+            if 2 * len(block) > self._block:
+                self._add(block, own, is_logits)
+            else:
+                self._keep(block, own, is_logits)
+
+    def _keep(self, block: Tensor, labels: Tensor, is_logits: bool) -> None:
+        if self._kept is not None:
+            scores, _, kind = self._kept
+            alike = (scores.dtype, scores.device, kind) == (block.dtype, block.device, is_logits)
+            if not alike or self._filled + len(block) > self._block:
+                self._flush()
+        if self._kept is None:
+            self._kept = (block.new_empty(self._block, self.classes), labels.new_empty(self._block), is_logits)
+        end = self._filled + len(block)
+        self._kept[0][self._filled : end] = block
+        self._kept[1][self._filled : end] = labels
+        self._filled = end
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def _flush(self) -> None:
+        if self._kept is not None:
+            scores, labels, is_logits = self._kept
+            filled, self._filled = self._filled, 0
+            self._add(scores[:filled], labels[:filled], is_logits)
+            self._kept = None
+
+    def _add(self, block: Tensor, labels: Tensor, is_logits: bool) -> None:
+        added = torch.zeros(self._done.size, dtype=torch.float64)
         parts = self._named(added)
-        size = max(1, _ELEMENTS // self.classes)
-        dtype = torch.promote_types(scores.dtype, torch.float32)
-        binned_as = dtype if is_logits else scores.dtype  # see width_edges
-        for block, own in zip(scores.split(size), labels.split(size), strict=True):
-            if not is_logits:
-                check_probabilities(block)
-            exact = block.to(dtype)
-            measured, p = measure_rows(exact, own, is_logits)
-            rows.append(measured)
-            if self.top5:
-                parts["top5"] += in_top(exact, own, 5).sum().cpu()
-            if self.classwise:
-                self._add_cells(parts["cells"], p, own, binned_as)
-        self._add_rows(parts["bins"], Rows.joined(rows), binned_as)
-        self._sums += added
+        dtype = torch.promote_types(block.dtype, torch.float32)
+        binned_as = dtype if is_logits else block.dtype  # see width_edges
+        exact = block.to(dtype)
+        rows, p = measure_rows(exact, labels, is_logits)
+        self._add_rows(parts["bins"], rows, binned_as)
+        if self.top5:
+            parts["top5"] += in_top(exact, labels, 5).sum().cpu()
+        if self.classwise:
+            self._add_cells(parts["cells"], p, labels, binned_as)
+        self._done += added.numpy()
 
     def _add_rows(self, per_bin: Tensor, rows: Rows, dtype: torch.dtype) -> None:
-        refuse_nan(rows.nll, "logits")
         columns = (torch.ones_like(rows.nll), rows.correct.to(rows.nll.dtype), rows.confidence, rows.nll, rows.brier)
         values = torch.stack(columns).cpu().double()
         index = bin_of(rows.confidence, width_edges(self.bins, dtype)).cpu()
@@ -93,18 +144,23 @@ class Streaming:
         >>> a.n
         1
         """
+        if not isinstance(other, Streaming):
+            raise CiglError(f"merge takes another Streaming, not {type(other).__name__}.")
         if self._shape() != other._shape():
             raise CiglError(
                 "the accumulators differ in classes, bins, top5 or classwise: make them alike to merge them."
             )
-        self._sums += other._sums
+        self._done += other._sums.numpy()
 
     def reduce(self, group: dist.ProcessGroup | None = None) -> None:
         """Under torch.distributed: every process has the sums of all. Call it once, at the end, on every process."""
+        if not (dist.is_available() and dist.is_initialized()):
+            raise CiglError("there is no process group: call torch.distributed.init_process_group first, or leave out "
+                            "reduce on one process.")  # fmt: skip
         nccl = dist.get_backend(group) == "nccl"
         sums = self._sums.cuda() if nccl else self._sums.clone()
         dist.all_reduce(sums, group=group)
-        self._sums.copy_(sums)
+        self._done[:] = sums.cpu().numpy()
 
     def compute(self) -> dict[str, float]:
         """The numbers so far, under the names of a report."""

@@ -14,8 +14,9 @@ from cigl.calibrate.report import Report, report
 from cigl.calibrate.samples import checked_input
 from cigl.errors import CiglError
 
-# Limits, as multiples of the logits' own scale: a temperature beyond them is as good as 0 or infinity.
-_COLDEST, _HOTTEST = 1e-3, 1e3
+# Where no finite temperature is best: this much colder or hotter than the logits' own scale is as good as the limit.
+_LIMIT = 1e3
+_WIDEST = 700.0  # of log(1/T): beyond it, exp leaves float64
 
 
 @dataclass(frozen=True)
@@ -31,64 +32,82 @@ class Temperature:
 def fit_temperature(*, logits: Any, labels: Any) -> Temperature:
     """The T that minimises the NLL of softmax(logits / T) on held-out data.
 
-    NLL is convex in 1/T, so its slope mean(E_p[z] - z_label) has one zero; it is found in log(1/T), by Newton's
-    steps inside a shrinking bracket, relative to the logits' scale. Where every label is predicted right, colder
-    is always better; where the labels are worse than chance, hotter is: then the limit is returned, flagged.
+    NLL is convex in 1/T, so its slope mean(E_p[z] - z_label) has at most one zero; it is found in log(1/T), inside
+    a bracket that is widened until it holds it. Where every label is predicted right, colder is always better;
+    where labels are worse than chance, hotter is: then a value near the limit is returned, flagged. Logits of -inf
+    rule out a class that is never a label.
 
     >>> logits = torch.tensor([[4.0, 0.0]] * 4)
     >>> t = fit_temperature(logits=logits, labels=torch.tensor([0, 0, 0, 1]))  # 3 of 4: logit log(3)
     >>> round(t.value, 4), t.clamped
     (3.641, False)
     """
+    if logits is None:
+        raise CiglError("a temperature is fitted on logits: pass logits= (of probabilities p, p.log() is one).")
     scores, labels, _ = checked_input(logits, None, labels)
     z = scores.double().cpu()
-    labels = labels.cpu()
-    if not bool(torch.isfinite(z).all()):
-        raise CiglError(
-            "logits have NaN or infinity: no temperature can be fitted; leave such samples and classes out."
-        )
-    z = z - z.mean(1, keepdim=True)
-    scale = float(z.square().mean().sqrt())
-    before = _nll(z, labels, 1.0)
-    if scale == 0:  # all classes alike: temperature changes nothing
-        return Temperature(1.0, True, before, before)
-    z = z / scale
-    low, high = -math.log(_HOTTEST), -math.log(_COLDEST)  # of u = log(1/T), at scale 1
-    if _slope(z, labels, low)[0] >= 0:
-        u, clamped = low, True
-    elif _slope(z, labels, high)[0] <= 0:
-        u, clamped = high, True
-    else:
-        u, clamped = _zero(z, labels, low, high), False
-    value = scale * math.exp(-u)
-    return Temperature(value, clamped, before, _nll(z, labels, value / scale))
+    ahead = z - z.gather(1, labels.cpu()[:, None])  # of the label; only differences matter
+    if not bool((ahead < math.inf).all()):  # False for NaN
+        raise CiglError("logits have NaN or infinity, or a label's logit is -inf: no temperature can be fitted; leave "
+                        "such samples out.")  # fmt: skip
+    before = _nll(ahead, 1.0)
+    value, clamped = _best(ahead)
+    after = _nll(ahead, value)
+    if after > before:  # by rounding, or because the limit would have to be nearer
+        value, after = 1.0, before
+    return Temperature(value, clamped, before, after)
 
 
-def _zero(z: Tensor, labels: Tensor, low: float, high: float) -> float:
-    u = 0.0
-    for _ in range(200):
-        slope, curvature = _slope(z, labels, u)
+def _best(ahead: Tensor) -> tuple[float, bool]:
+    """(temperature, whether it stands for 0 or infinity)."""
+    finite, size = ahead.isfinite(), ahead.abs()
+    apart = size[finite & (size > 0)]
+    if not apart.numel():  # all classes alike: temperature changes nothing
+        return 1.0, True
+    if not bool((ahead > 0).any()):  # every label is the largest, or as large
+        return min(1.0, max(float(apart.min()) / _LIMIT, 1e-30)), True
+    # As 1/T goes to 0 all finite classes become equally likely; the slope there decides about the other limit.
+    uniform = ahead.masked_fill(~finite, 0).sum(1) / finite.sum(1)
+    if float(uniform.mean()) >= 0:
+        return max(1.0, min(float(apart.max()) * _LIMIT, 1e30)), True
+    nearest = size.masked_fill(~finite | (size == 0), math.inf).amin(1)
+    u = -math.log(float(nearest[nearest < math.inf].median()))  # masked classes and wild rows don't sway a median
+    low = high = min(max(u, -_WIDEST), _WIDEST)
+    step = 1.0
+    while _slope(ahead, low)[0] >= 0 and low > -_WIDEST:
+        low, step = max(low - step, -_WIDEST), 2 * step
+    step = 1.0
+    while _slope(ahead, high)[0] <= 0 and high < _WIDEST:
+        high, step = min(high + step, _WIDEST), 2 * step
+    return math.exp(-_zero(ahead, low, high)), False
+
+
+def _zero(ahead: Tensor, low: float, high: float) -> float:
+    u = (low + high) / 2
+    for count in range(1, 400):
+        slope, curvature = _slope(ahead, u)
         low, high = (u, high) if slope < 0 else (low, u)
         step = u - slope / curvature if curvature > 0 else low
-        new = step if low < step < high else (low + high) / 2
-        if abs(new - u) < 1e-9:
+        # Newton's steps may creep along one side: every fourth halves the bracket.
+        new = step if low < step < high and count % 4 else (low + high) / 2
+        if abs(new - u) < 1e-9 or high - low < 1e-9:
             return new
         u = new
     return u
 
 
-def _slope(z: Tensor, labels: Tensor, u: float) -> tuple[float, float]:
+def _slope(ahead: Tensor, u: float) -> tuple[float, float]:
     """Of the NLL, and the slope's own derivative by u = log(1/T)."""
     beta = math.exp(u)
-    p = (z * beta).softmax(1)
-    mean = (p * z).sum(1)
-    variance = (p * z.square()).sum(1) - mean.square()
-    own = z.gather(1, labels[:, None]).squeeze(1)
-    return float((mean - own).mean()), beta * float(variance.mean())
+    p = ((ahead - ahead.amax(1, keepdim=True)) * beta).softmax(1)
+    d = torch.where(p > 0, ahead, 0.0)
+    mean = (p * d).sum(1, keepdim=True)
+    variance = (p * (d - mean).square()).sum(1)
+    return float(mean.mean()), beta * float(variance.mean())
 
 
-def _nll(z: Tensor, labels: Tensor, temperature: float) -> float:
-    return float(nn.functional.cross_entropy(z / temperature, labels))
+def _nll(ahead: Tensor, temperature: float) -> float:
+    return float((ahead / temperature).logsumexp(1).mean())
 
 
 class TemperatureScaled(nn.Module):
@@ -105,14 +124,16 @@ class TemperatureScaled(nn.Module):
     def __init__(self, model: nn.Module, temperature: float | Temperature):
         super().__init__()
         value = temperature.value if isinstance(temperature, Temperature) else float(temperature)
-        if not 0 < value < float("inf"):
-            raise CiglError(f"temperature is {value}: it must be positive and finite.")
+        stored = torch.tensor(value, dtype=torch.float32)
+        if not 0 < float(stored) < math.inf:
+            raise CiglError(f"temperature is {value}: it must be positive and finite in float32.")
         self.model = model
-        self.register_buffer("temperature", torch.tensor(value))
+        self.register_buffer("temperature", stored)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         logits = logits_of(self.model(*args, **kwargs))
-        return logits / self.temperature.to(logits.dtype)
+        wide = torch.promote_types(logits.dtype, torch.float32)  # a small temperature is 0 in half precision
+        return (logits.to(wide) / self.temperature.to(wide)).to(logits.dtype)
 
 
 @dataclass(frozen=True)
@@ -143,7 +164,7 @@ def split_and_scale(*, logits: Any, labels: Any, share: float = 0.2, seed: int =
     """
     scores, labels, _ = checked_input(logits, None, labels)
     n = scores.shape[0]
-    fitted_on = round(share * n)
+    fitted_on = round(share * n) if 0 < share < 1 else 0
     if not 0 < fitted_on < n:
         raise CiglError(f"a share of {share} of {n} samples leaves one part empty: both parts need samples.")
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).to(scores.device)

@@ -5,6 +5,8 @@ Both turn class numbers into rows of probabilities, which ``torch.nn.functional.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -49,8 +51,8 @@ def mixup(
     >>> x.shape, round(loss.item(), 4)
     (torch.Size([8, 3]), 1.3863)
     """
-    if not alpha > 0:
-        raise CiglError(f"alpha is {alpha}: the Beta distribution needs a positive one (0.2 is usual).")
+    if not 0 < alpha < math.inf:
+        raise CiglError(f"alpha is {alpha}: the Beta distribution needs a positive, finite one (0.2 is usual).")
     if not inputs.is_floating_point() or inputs.shape[:1] != labels.shape[:1]:
         raise CiglError("inputs must be floating-point numbers (mix embeddings, not token numbers), one per label.")
     random = generator or np.random.default_rng(int(torch.randint(2**62, ())))

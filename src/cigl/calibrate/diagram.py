@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cigl.calibrate.files import write_atomically
 from cigl.calibrate.report import Estimate, Report
 from cigl.errors import CiglError
+from cigl.files import whole_file
 
 if TYPE_CHECKING:
     from cigl.calibrate.shift import Shift
@@ -176,4 +176,5 @@ def _save(draw: Any, path: str | os.PathLike[str], size: tuple[float, float]) ->
         stamp = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[
             suffix
         ]  # the same data, the same file
-        write_atomically(path, lambda file: figure.savefig(file, bbox_inches="tight", dpi=160, metadata=stamp))
+        with whole_file(path) as file:
+            figure.savefig(file, bbox_inches="tight", dpi=160, metadata=stamp)

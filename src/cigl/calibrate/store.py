@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cigl.calibrate.bins import Array
-from cigl.calibrate.files import write_atomically
 from cigl.calibrate.samples import Samples
 from cigl.errors import CiglError
+from cigl.files import whole_file
 
 if TYPE_CHECKING:
     from cigl.calibrate.report import Report
@@ -53,8 +53,10 @@ def write(report: Report, path: str | os.PathLike[str]) -> None:
     beside = target.with_name(f"{target.stem}-{digest[:16]}.npz")
     head = {"format": FORMAT, "version": VERSION, "samples": beside.name, "samples_sha256": digest}
     text = json.dumps(head | report.to_dict(), indent=1, allow_nan=False)  # fails before anything is written
-    write_atomically(beside, lambda file: file.write_bytes(filled.getbuffer()))
-    write_atomically(target, lambda file: file.write_text(text + "\n", encoding="utf-8"))
+    with whole_file(beside) as file:
+        file.write_bytes(filled.getbuffer())
+    with whole_file(target) as file:
+        file.write_text(text + "\n", encoding="utf-8")
     own = re.compile(re.escape(target.stem) + "-[0-9a-f]{16}[.]npz")
     for old in target.parent.iterdir():
         if own.fullmatch(old.name) and old != beside:

@@ -93,6 +93,8 @@ class Streaming:
             alike = (scores.dtype, scores.device, kind) == (block.dtype, block.device, is_logits)
             if not alike or self._filled + len(block) > self._block:
                 self._flush()
+            if not alike:
+                self._kept = None
         if self._kept is None:
             self._kept = (block.new_empty(self._block, self.classes), labels.new_empty(self._block), is_logits)
         end = self._filled + len(block)
@@ -103,11 +105,10 @@ class Streaming:
     @torch.inference_mode(False)
     @torch.no_grad()
     def _flush(self) -> None:
-        if self._kept is not None:
+        if self._kept is not None and self._filled:
             scores, labels, is_logits = self._kept
             filled, self._filled = self._filled, 0
             self._add(scores[:filled], labels[:filled], is_logits)
-            self._kept = None
 
     def _add(self, block: Tensor, labels: Tensor, is_logits: bool) -> None:
         added = torch.zeros(self._done.size, dtype=torch.float64)

@@ -44,7 +44,7 @@ def told() -> Iterator[None]:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2) from None
         except Stopped as stopped:
-            typer.echo(f"stopped by {stopped}; the run is saved, go on with --resume.", err=True)
+            typer.echo(f"stopped by {stopped}; what was trained is saved, go on with --resume.", err=True)
             raise typer.Exit(stopped.exit_code) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
@@ -83,10 +83,14 @@ def train_command(**options: Any) -> None:
         from cigl.train.run import resume, train
         from cigl.train.show import progress_bar, show_result
 
-        if special["threads"]:
+        if special["threads"] is not None:
+            if special["threads"] < 1:
+                raise CiglError(f"--threads is {special['threads']}: give a whole number, at least 1.")
             torch.set_num_threads(special["threads"])
         quiet = special["quiet"] or special["json"]
         minutes = special["checkpoint_minutes"]
+        if not 0 < minutes < float("inf"):
+            raise CiglError(f"--checkpoint-minutes is {minutes}: give a number above 0.")
         out = special["resume"] or special["out"] or _free_folder()
         with progress_bar(quiet) as progress:
             if special["resume"] is not None:

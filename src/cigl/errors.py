@@ -17,6 +17,6 @@ class CiglWarning(UserWarning):
 def unknown(kind: str, name: object, known: Iterable[str]) -> CiglError:
     """The error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}?" if near else "there is " + ", ".join(names) + "."
     return CiglError(f"unknown {kind} {name!r}: {hint}")

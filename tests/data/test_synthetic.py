@@ -35,8 +35,8 @@ def test_kept_on_disk_and_made_anew_when_damaged(tmp_path, monkeypatch):
         made.append(seed)
         rng = np.random.default_rng(seed)
         return {
-            name: rng.random((5, 40), np.float32) if name[0] == "x" else rng.integers(0, 10, 5)
-            for name in ("x", "y", "x_test", "y_test")
+            name: rng.random(shape, np.float32) if name[0] == "x" else rng.integers(0, 10, shape)
+            for name, shape in zip(synthetic._NAMES, synthetic._SHAPES, strict=True)
         }
 
     def first():
@@ -57,7 +57,7 @@ def test_kept_on_disk_and_made_anew_when_damaged(tmp_path, monkeypatch):
     blocked = tmp_path / "file"
     blocked.write_text("")
     synthetic.mnist1d.cache_clear()
-    assert len(synthetic.mnist1d(3, blocked / "below").train) == 5  # nowhere to keep it: made all the same
+    assert len(synthetic.mnist1d(3, blocked / "below").train) == 4_000  # nowhere to keep it: made all the same
     synthetic.mnist1d.cache_clear()
 
 

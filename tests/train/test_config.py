@@ -45,7 +45,13 @@ def test_the_papers_settings():
         ({"milestones": 0.5}, "give a list of numbers"),
         ({"temperature": "pilot", "validation": 0.1}, "leave validation at 0"),
         ({"mixup": -1}, "can't be negative"),
-        ({"seed": -1}, "seed is -1: it counts from 0"),
+        ({"lr": float("nan")}, "lr is nan: give a number"),
+        ({"lr": "fast"}, "lr is 'fast': give a number"),
+        ({"momentum": -1.0}, "momentum is -1.0"),
+        ({"clip": 0.0}, "clip is 0.0: give a gradient norm above 0"),
+        ({"epochs": 10**21}, "give at most a million"),
+        ({"seed": 10**20}, "from 0 to below"),
+        ({"seed": -1}, "seed is -1: give a whole number from 0"),
     ],
 )
 def test_bad_values(flags, message):
@@ -53,7 +59,7 @@ def test_bad_values(flags, message):
         resolve(flags)
 
 
-@pytest.mark.parametrize("content", ["- 1\n- 2\n", "a: [", "\x00"])
+@pytest.mark.parametrize("content", ["- 1\n- 2\n", "a: [", "\x00", "seed: 2020-13-45", "[" * 3000])
 def test_bad_files(content, tmp_path):
     file = tmp_path / "c.yaml"
     file.write_text(content)
@@ -66,6 +72,15 @@ def test_missing_file_and_unknown_preset(tmp_path):
         resolve(file=tmp_path / "none.yaml")
     with pytest.raises(CiglError, match="unknown preset 'cifar10': did you mean"):
         resolve(preset="cifar10")
+
+
+def test_numbers_as_yaml_reads_them(tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text("lr: 1e-3\npreset: mnist1d-mlp\n")
+    assert resolve(file=file).lr == 0.001
+    file.write_text("preset: [a]\n")
+    with pytest.raises(CiglError, match="unknown preset"):
+        resolve(file=file)
 
 
 def test_an_empty_file_is_the_defaults(tmp_path):

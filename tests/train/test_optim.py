@@ -24,6 +24,8 @@ def test_warm_up_is_linear_and_cosine_starts_after_it():
     factor = lr_factor(Config(epochs=10, warmup_epochs=1.0, schedule="cosine"), 10)
     assert [factor(t) for t in (0, 4, 9)] == pytest.approx([0.1, 0.5, 1.0])
     assert factor(10) == 1
+    short = lr_factor(Config(epochs=10, warmup_epochs=0.25, schedule="constant"), 10)
+    assert max(short(t) for t in range(10)) == 1
 
 
 @pytest.mark.parametrize(

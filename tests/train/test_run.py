@@ -141,6 +141,64 @@ def test_interrupted_anywhere_and_resumed_is_bit_identical(stop, tmp_path):
     assert outcome(tmp_path / "whole") == outcome(tmp_path / "part")
 
 
+def test_a_signal_at_the_end_of_the_last_epoch_is_not_lost(tmp_path):
+    def bomb(trainer, row):
+        if row is not None and row["epoch"] == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    for temperature in ("none", "pilot"):
+        with pytest.raises(runs.Stopped):
+            train(small(temperature=temperature), tmp_path / temperature, progress=bomb)
+        assert not (tmp_path / temperature / "result.json").exists()
+    whole = train(small(), tmp_path / "whole")
+    resumed = resume(tmp_path / "none")  # after its last epoch: only finishing is left
+    assert {k: v for k, v in resumed.items() if k != "seconds"} == {k: v for k, v in whole.items() if k != "seconds"}
+    assert resumed["inference_flops"] is not None
+
+
+def test_an_edited_configuration_is_not_mixed_into_a_run(tmp_path):
+    with pytest.raises(Stop):
+        train(small(), tmp_path / "a", progress=_stop_after_epoch(2))
+    config = tmp_path / "a" / "config.yaml"
+    config.write_text(config.read_text().replace("lr: 0.1\n", "lr: 0.7\n"))
+    with pytest.raises(CiglError, match=r"config\.yaml is not the one that the checkpoint was made with"):
+        resume(tmp_path / "a")
+
+
+def _stop_after_epoch(epoch):
+    def bomb(trainer, row):
+        if row is not None and row["epoch"] == epoch:
+            raise Stop
+
+    return bomb
+
+
+def test_the_learning_rate_of_an_epoch_is_the_one_it_was_trained_with(tmp_path):
+    train(small(milestones=[0.4], gamma=0.1), tmp_path / "a")
+    assert [row["lr"] for row in RunFolder(tmp_path / "a").read_metrics()] == pytest.approx(
+        [0.1, 0.1, 0.01, 0.01, 0.01]
+    )
+
+
+def test_evaluate_mends_and_removes_nothing(tmp_path):
+    train(small(method="rigl-mcdp"), tmp_path / "a")
+    newest = tmp_path / "a" / "checkpoints" / "50.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-9])
+    with pytest.raises(CiglError, match=r"50\.safetensors is damaged"):
+        evaluate_run(tmp_path / "a")
+    assert newest.exists()
+    train(small(), tmp_path / "b")
+    for path in (tmp_path / "b" / "checkpoints").iterdir():
+        path.unlink()
+    assert evaluate_run(tmp_path / "b").n == 10_000  # the finished model is enough
+
+
+def test_an_unusable_device_is_one_line(tmp_path):
+    with pytest.raises(CiglError, match="device 'foo' can't be used here"):
+        train(small(device="foo"), tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
 def start(folder, *more, **options):
     arguments = ["train", "--out", str(folder), "--threads", "1", "--quiet", "--checkpoint-minutes", "0.0005"]
     for name, value in (SMALL | {"epochs": 30, "train_size": 2000} | options).items():
@@ -185,7 +243,7 @@ def test_signals_save_and_end_with_their_code(number, code, tmp_path):
     started(process, tmp_path / "a")
     process.send_signal(number)
     assert process.wait(60) == code
-    assert "the run is saved, go on with --resume" in process.stderr.read()
+    assert "what was trained is saved, go on with --resume" in process.stderr.read()
     assert RunFolder(tmp_path / "a").load_checkpoint() is not None
 
 

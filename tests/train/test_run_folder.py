@@ -52,6 +52,10 @@ def test_a_torn_line_of_metrics_is_cut(tmp_path):
             file.write('{"epoch": 4, "lo')
         folder.cut_metrics(2)
     assert [json.loads(line)["epoch"] for line in folder.metrics.read_text().splitlines()] == [1, 2]
+    folder.metrics.write_bytes(b'{"epoch": 1}\n\xff\xfe\n')
+    assert folder.read_metrics() == [{"epoch": 1}]
+    folder.metrics.write_text('{"epoch": 1}\n3\n')
+    assert folder.read_metrics() == [{"epoch": 1}]
 
 
 def test_leftovers_of_a_kill_are_removed(tmp_path):

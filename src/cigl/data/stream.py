@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -37,6 +38,12 @@ class _Pictures(Dataset["Tensor | str"]):
             return str(error)
 
 
+def _leave_signals(worker: int) -> None:
+    """A signal to the whole group is the main process's to act on: it saves first, and workers end with it."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def _together(parts: list[Tensor | str]) -> Tensor | str:
     for part in parts:
         if isinstance(part, str):
@@ -64,6 +71,7 @@ class FolderSplit(Split):
             num_workers=min(loading.workers, len(batches)),
             collate_fn=_together,
             generator=torch.Generator(),  # its own, because a loader draws a number from it
+            worker_init_fn=_leave_signals,
         )
         for batch in loader:
             if isinstance(batch, str):

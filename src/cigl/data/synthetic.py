@@ -22,6 +22,7 @@ from cigl.files import whole_file
 
 TRAIN, TEST = 4_000, 10_000
 _NAMES = ("x", "y", "x_test", "y_test")
+_SHAPES = [(TRAIN, 40), (TRAIN,), (TEST, 40), (TEST,)]
 
 
 @contextmanager
@@ -50,7 +51,9 @@ def mnist1d(seed: int, folder: Path) -> Source:
     try:
         with np.load(kept) as file:
             arrays = {name: file[name] for name in _NAMES}
-    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+        if [arrays[name].shape for name in _NAMES] != _SHAPES:
+            raise ValueError("something else")
+    except (OSError, KeyError, IndexError, TypeError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
         arrays = _make(seed)
         with suppress(OSError):  # nowhere to keep them: they are made again next time
             kept.parent.mkdir(parents=True, exist_ok=True)

@@ -44,6 +44,7 @@ def save(sparse: Sparsifier) -> dict[str, Any]:
             for layer in sparse.layers
         },
         "collection": None if sparse.collection is None else sparse.collection.state_dict(),
+        "places": dict(sparse.calls.places),
     }
 
 
@@ -58,6 +59,7 @@ def load(sparse: Sparsifier, state: Mapping[str, Any]) -> Fingerprints:
             _same(f"{what} ", mine, state[what])
         parts = {name: _Part(**part) for name, part in state["layers"].items()}
         step, collection = int(state["step"]), sparse.method.collection()
+        places = {str(name): int(count) for name, count in state["places"].items()}
         shapes = {name: tuple(part.mask.shape) for name, part in parts.items()}
         _same("layer ", {layer.name: tuple(layer.shape) for layer in sparse.layers}, shapes)
         for layer in sparse.layers:
@@ -72,6 +74,7 @@ def load(sparse: Sparsifier, state: Mapping[str, Any]) -> Fingerprints:
         layer.set_mask(part.mask, part.explored)
         layer.memory = {name: value.to(layer.bits.device, copy=True) for name, value in part.memory.items()}
     sparse.collection, sparse.step = collection, step
+    sparse.calls.restore(places)
     sparse.take_back_z()
     return {name: (part.fingerprint, part.optimizer) for name, part in parts.items()}
 

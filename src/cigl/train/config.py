@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -108,7 +110,10 @@ def _typed(name: str, value: Any) -> Any:
         if not isinstance(value, (list, tuple)) or not all(_is_number(part) for part in value):
             raise CiglError(f"{name} is {value!r}: give a list of numbers, such as [0.5, 0.75].")
         return tuple(float(part) for part in value)
-    if kind is float and _is_number(value):
+    if kind is float and isinstance(value, str):  # YAML reads 1e-3 as a text
+        with contextlib.suppress(ValueError):
+            value = float(value)
+    if kind is float and _is_number(value) and math.isfinite(value):
         return float(value)
     if type(value) is not kind:
         raise CiglError(f"{name} is {value!r}: give {_WORDS[kind]}.")
@@ -124,13 +129,18 @@ def _is_number(value: Any) -> bool:
 
 def _check(config: Config) -> None:
     """What can be said without the data and the model; the rest is said by cigl.attach and the data."""
-    if config.seed < 0:
-        raise CiglError(f"seed is {config.seed}: it counts from 0.")
+    if not 0 <= config.seed < 2**32:
+        raise CiglError(f"seed is {config.seed}: give a whole number from 0 to below 2**32.")
+    if config.epochs > 10**6:
+        raise CiglError(f"epochs is {config.epochs}: give at most a million.")
+    if config.clip is not None and config.clip <= 0:
+        raise CiglError(f"clip is {config.clip}: give a gradient norm above 0, or leave it out.")
     positive = {"epochs": config.epochs, "batch_size": config.batch_size, "lr": config.lr, "gamma": config.gamma}
     for name, value in positive.items():
         if value <= 0:
             raise CiglError(f"{name} is {value}: it must be above 0.")
-    shares = {"validation": config.validation, "label_smoothing": config.label_smoothing, "sparsity": config.sparsity}
+    names = ("validation", "label_smoothing", "sparsity", "momentum", "lr_end")
+    shares = {name: getattr(config, name) for name in names}
     for name, value in shares.items():
         if not 0 <= value < 1:
             raise CiglError(f"{name} is {value}: give a share from 0 to below 1.")
@@ -184,7 +194,7 @@ def resolve(
     given = _read(Path(file)) if file is not None else {}
     preset = preset or given.pop("preset", None)
     given.pop("preset", None)
-    if preset is not None and preset not in PRESETS:
+    if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
         raise unknown("preset", preset, PRESETS)
     keys = dict(PRESETS[preset][1]) if preset is not None else {}
     return Config(**_known(keys | given | dict(flags or {})))
@@ -202,7 +212,7 @@ def _read(path: Path) -> dict[str, Any]:
 
     try:
         content = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, OverflowError, yaml.YAMLError) as error:
         raise CiglError(f"the configuration {path} can't be read: {' '.join(str(error).split())}.") from error
     if content is None:
         return {}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,17 +90,22 @@ class RunFolder:
         try:
             with self.metrics.open("a") as file:
                 file.write(json.dumps(row) + "\n")
+                file.flush()
+                os.fsync(file.fileno())  # before the checkpoint that counts on it
         except OSError as error:
             raise CiglError(f"{self.metrics} can't be written: {error.strerror}.") from error
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """All whole lines (a kill may have torn the last one)."""
         rows = []
-        for line in self.metrics.read_text().splitlines() if self.metrics.is_file() else []:
+        for line in self.metrics.read_bytes().splitlines() if self.metrics.is_file() else []:
             try:
-                rows.append(json.loads(line))
+                row = json.loads(line)
             except ValueError:
                 break
+            if not isinstance(row, dict):
+                break
+            rows.append(row)
         return rows
 
     def cut_metrics(self, epochs: int) -> None:
@@ -116,13 +122,20 @@ class RunFolder:
 
     def load_checkpoint(self) -> Any | None:
         """The newest one that is whole, or None; a damaged one is told of."""
-        for path in self._newest_first():
+        found = self._newest_first()
+        for number, path in enumerate(found):
             try:
                 return tensors.load(path)
             except CiglError as error:
-                warnings.warn(f"{error} The checkpoint before it is used instead.", CiglWarning, stacklevel=2)
+                last = number == len(found) - 1
+                then = "No other is left: the run begins anew." if last else "The checkpoint before it is used instead."
+                warnings.warn(f"{error} {then}", CiglWarning, stacklevel=2)
                 path.unlink(missing_ok=True)
         return None
+
+    def last_checkpoint(self, step: int) -> Any:
+        """The one of the finished run; nothing is mended here."""
+        return tensors.load(self.checkpoints / f"{step}.safetensors")
 
     def _newest_first(self) -> list[Path]:
         found = [path for path in self.checkpoints.glob("*.safetensors") if path.stem.isdigit()]

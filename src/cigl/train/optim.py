@@ -31,7 +31,7 @@ def lr_factor(config: Config, steps_per_epoch: int) -> Callable[[int], float]:
 
     def factor(step: int) -> float:
         if step < warmup:
-            return (step + 1) / warmup
+            return min(1.0, (step + 1) / warmup)
         if config.schedule == "piecewise":
             return float(config.gamma ** bisect_right(config.milestones, step / total))
         if config.schedule == "cosine":

@@ -20,7 +20,7 @@ from cigl.train import tensors
 from cigl.train.board import tensorboard
 from cigl.train.config import Config
 from cigl.train.folder import RunFolder
-from cigl.train.signals import Requests, Stopped, listening
+from cigl.train.signals import Requests, listening
 from cigl.train.trainer import Parts, Trainer
 
 Progress = Callable[[Trainer, "dict[str, Any] | None"], None]
@@ -36,35 +36,45 @@ def train(
     ``progress(trainer, row)`` is called after every step (row None) and epoch (its metrics).
     """
     folder = RunFolder(out)
-    with folder.locked():
-        if folder.is_started:
-            raise CiglError(f"{out} already holds a run: resume it with --resume {out}, or choose another --out.")
-        trainer = Trainer(config, Parts.of(config))  # what is wrong shows before the folder claims to be a run
-        folder.write_config(config)
-        folder.write_json("versions.json", versions())
-        return _continue(folder, trainer, progress, checkpoint_minutes)
+    with listening() as requests:
+        _refuse_started(folder)
+        trainer = Trainer(config, Parts.of(config))  # what is wrong shows before there is a folder
+        requests.check()
+        with folder.locked():
+            _refuse_started(folder)
+            folder.write_config(config)
+            folder.write_json("versions.json", versions())
+            return _continue(folder, trainer, requests, progress, checkpoint_minutes)
+
+
+def _refuse_started(folder: RunFolder) -> None:
+    if folder.is_started:
+        path = folder.path
+        raise CiglError(f"{path} already holds a run: resume it with --resume {path}, or choose another --out.")
 
 
 def resume(out: Path | str, *, progress: Progress | None = None, checkpoint_minutes: float = 10.0) -> dict[str, Any]:
     """Go on where the run in this folder was stopped or killed; a finished run is only read."""
     folder = RunFolder(out)
     config = folder.read_config()
-    with folder.locked():
-        if folder.is_finished:
-            return dict(folder.read_json("result.json"))
-        return _continue(folder, Trainer(config, Parts.of(config)), progress, checkpoint_minutes)
+    if folder.is_finished:
+        return dict(folder.read_json("result.json"))
+    with listening() as requests, folder.locked():
+        return _continue(folder, Trainer(config, Parts.of(config)), requests, progress, checkpoint_minutes)
 
 
-def _continue(folder: RunFolder, trainer: Trainer, progress: Progress | None, minutes: float) -> dict[str, Any]:
+def _continue(
+    folder: RunFolder, trainer: Trainer, requests: Requests, progress: Progress | None, minutes: float
+) -> dict[str, Any]:
+    requests.check()
     config = trainer.config
-    pilot = _pilot_temperature(folder, config, progress, minutes) if config.temperature == "pilot" else None
+    pilot = _pilot_temperature(folder, config, requests, progress, minutes) if config.temperature == "pilot" else None
     torch.manual_seed(config.seed)  # a pilot may have drawn numbers since
     state = folder.load_checkpoint()
     if state is not None:
         trainer.load(state)
     folder.cut_metrics(trainer.epoch)
-    with listening() as requests:
-        _train(trainer, folder, requests, progress, minutes * 60)
+    _train(trainer, folder, requests, progress, minutes * 60)
     return _finish(trainer, folder, pilot)
 
 
@@ -82,17 +92,16 @@ def _train(trainer: Trainer, folder: RunFolder, requests: Requests, progress: Pr
         for _ in trainer.steps():
             if progress is not None:
                 progress(trainer, None)
-            if requests.number is not None:
+            if requests.number is not None or time.monotonic() - saved > seconds:
                 save()
-                raise Stopped(requests.number)
-            if time.monotonic() - saved > seconds:
-                save()
+                requests.check()
         row = trainer.finish_epoch(time.monotonic() - start)
         folder.add_metrics(row)
         save()
         board(row)
         if progress is not None:
             progress(trainer, row)
+        requests.check()
 
 
 def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[str, Any]:
@@ -134,7 +143,9 @@ def predictor_of(trainer: Trainer, model: nn.Module, masks: int = MASKS) -> nn.M
     return Ensemble(sparse.members(None if sparse.method.keep_snapshots else masks)).eval()
 
 
-def _pilot_temperature(folder: RunFolder, config: Config, progress: Progress | None, minutes: float) -> float:
+def _pilot_temperature(
+    folder: RunFolder, config: Config, requests: Requests, progress: Progress | None, minutes: float
+) -> float:
     """Fitted on a tenth of the training data by a run on the other nine; one serves all seeds of a setting."""
     pilot = config.changed(temperature="holdout", seed=PILOT_SEED)
     place = RunFolder(folder.path.parent / "pilots" / pilot.digest())
@@ -142,7 +153,7 @@ def _pilot_temperature(folder: RunFolder, config: Config, progress: Progress | N
         if not place.is_started:
             place.write_config(pilot)
         if not place.is_finished:
-            _continue(place, Trainer(pilot, Parts.of(pilot)), progress, minutes)
+            _continue(place, Trainer(pilot, Parts.of(pilot)), requests, progress, minutes)
         return float(place.read_json("result.json")["temperature"])
 
 
@@ -155,16 +166,18 @@ def evaluate_run(
     if not folder.is_finished:
         raise CiglError(f"the run in {out} is not finished: go on with `cigl train --resume {out}`.")
     trainer = Trainer(config, Parts.of(config))
-    state = folder.load_checkpoint()
-    if state is None:
-        raise CiglError(f"{folder.checkpoints} holds no checkpoint that can be read: train the run again.")
-    trainer.load(state)
+    if masks is not None or trainer.sparse.method.predicts_with == "members":
+        trainer.load(folder.last_checkpoint(config.epochs * trainer.steps_per_epoch))
     if masks is not None:
         predictor: nn.Module = Ensemble(trainer.sparse.members(masks)).eval()
     else:
         model = cigl.models.build(config.model, trainer.parts.source.classes, trainer.parts.source.shape)
         model.load_state_dict(tensors.load(folder.path / "model.safetensors"))
         predictor = predictor_of(trainer, model.to(trainer.device).eval())
+    if temperature and split == "validation":
+        warnings.warn(
+            "the temperature was fitted on this very split: its report is flattering.", CiglWarning, stacklevel=2
+        )
     if temperature:
         value = folder.read_json("result.json")["temperature"]
         if value is None:

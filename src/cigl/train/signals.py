@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class Stopped(Exception):
-    """The run was asked to stop and has saved itself."""
+    """The run was asked to stop, and has saved itself if it had begun."""
 
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)
@@ -24,6 +24,11 @@ class Requests:
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self.number = number
+
+    def check(self) -> None:
+        """To be called where stopping loses nothing."""
+        if self.number is not None:
+            raise Stopped(self.number)
 
 
 @contextmanager

@@ -65,7 +65,7 @@ class Trainer:
         self.config, self.parts = config, parts
         self.steps_per_epoch = parts.train.steps(config.batch_size, drop_last=True)
         torch.manual_seed(config.seed)
-        self.device = torch.device(config.device)
+        self.device = _device(config.device)
         self.model = cigl.models.build(config.model, parts.source.classes, parts.source.shape).to(self.device)
         self.optimizer = build_optimizer(config, self.model)
         self.sparse = attach(
@@ -78,14 +78,11 @@ class Trainer:
         self.epoch = 0  # finished ones
         self.batch = 0  # ... and of the one under way
         self.sums = [0.0, 0, 0]  # loss, right, seen
+        self.lr = config.lr  # of the last step
 
     @property
     def step(self) -> int:
         return self.epoch * self.steps_per_epoch + self.batch
-
-    @property
-    def lr(self) -> float:
-        return self.config.lr * self.lr_factor(self.step)
 
     def steps(self) -> Iterator[None]:
         """Train the rest of the epoch under way, a step at a time."""
@@ -104,6 +101,7 @@ class Trainer:
 
     def _step(self, x: Tensor, y: Tensor) -> None:
         config = self.config
+        self.lr = config.lr * self.lr_factor(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr
         target = y
@@ -156,17 +154,30 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         return {
-            "epoch": self.epoch, "batch": self.batch, "sums": self.sums, "model": dict(self.model.state_dict()),
+            "digest": self.config.digest(), "epoch": self.epoch, "batch": self.batch, "sums": self.sums,
+            "model": dict(self.model.state_dict()),
             "optimizer": self.optimizer.state_dict(), "sparsifier": self.sparse.state_dict(),
             "generator": torch.get_rng_state(),
         }  # fmt: skip
 
     def load(self, state: dict[str, Any]) -> None:
+        if state["digest"] != self.config.digest():
+            raise CiglError(
+                "config.yaml is not the one that the checkpoint was made with: put it back, or train the changed "
+                "configuration in a folder of its own."
+            )
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.sparse.load_state_dict(state["sparsifier"])
         self.epoch, self.batch, self.sums = state["epoch"], state["batch"], list(state["sums"])
         torch.set_rng_state(state["generator"])
+
+
+def _device(name: str) -> torch.device:
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise CiglError(f"device {name!r} can't be used here ({str(error).splitlines()[0]}): try cpu.") from error
 
 
 def _method(config: Config) -> Method:

@@ -15,11 +15,11 @@ import torch
 
 import cigl
 from cigl import CiglError, CiglWarning
-from cigl.train import run as runs
 from cigl.train import tensors
 from cigl.train.config import Config
 from cigl.train.folder import RunFolder
 from cigl.train.run import evaluate_run, resume, train
+from cigl.train.signals import Stopped
 from cigl.train.trainer import Parts
 
 SMALL = {"train_size": 640, "epochs": 5, "batch_size": 64, "update_every": 5, "average_from": 0.6, "update_until": 0.5}
@@ -134,7 +134,7 @@ def test_interrupted_anywhere_and_resumed_is_bit_identical(stop, tmp_path):
         if row is None and trainer.step == stop:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(runs.Stopped, match="SIGTERM") as stopped:
+    with pytest.raises(Stopped, match="SIGTERM") as stopped:
         train(small(), tmp_path / "part", progress=bomb)
     assert stopped.value.exit_code == 143
     resume(tmp_path / "part")
@@ -147,7 +147,7 @@ def test_a_signal_at_the_end_of_the_last_epoch_is_not_lost(tmp_path):
             os.kill(os.getpid(), signal.SIGTERM)
 
     for temperature in ("none", "pilot"):
-        with pytest.raises(runs.Stopped):
+        with pytest.raises(Stopped):
             train(small(temperature=temperature), tmp_path / temperature, progress=bomb)
         assert not (tmp_path / temperature / "result.json").exists()
     whole = train(small(), tmp_path / "whole")
@@ -279,7 +279,7 @@ def test_a_full_disk_is_one_clear_line_and_the_last_checkpoint_is_good(tmp_path,
 
             monkeypatch.setattr(os, "fsync", full)
 
-    with pytest.raises(CiglError, match=r"30\.safetensors can't be written \(No space left on device\)"):
+    with pytest.raises(CiglError, match=r"can't be written.*No space left on device"):
         train(small(), tmp_path / "a", progress=bomb)
     monkeypatch.undo()
     assert RunFolder(tmp_path / "a").load_checkpoint()["epoch"] == 2

@@ -115,7 +115,7 @@ def _typed(name: str, value: Any) -> Any:
             value = float(value)
     if kind is float and _is_number(value) and math.isfinite(value):
         return float(value)
-    if type(value) is not kind:
+    if type(value) is not kind or kind is float:
         raise CiglError(f"{name} is {value!r}: give {_WORDS[kind]}.")
     return value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -70,7 +71,7 @@ def _fill(url: str, part: Path, tick: Tick) -> None:
             reason = f"{error.code} {error.reason}"
         except urllib.error.URLError as error:
             raise CiglError(f"{url} can't be reached: {error.reason}.") from error
-        except (ConnectionError, TimeoutError, http.client.HTTPException) as error:
+        except (ConnectionError, TimeoutError, ssl.SSLError, http.client.HTTPException) as error:
             reason = str(error) or type(error).__name__
     raise CiglError(f"{url} broke off {TRIES} times ({reason}): run it again, it goes on where it stopped.")
 

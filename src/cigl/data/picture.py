@@ -26,6 +26,8 @@ def read(path: str) -> Image:
         raise CiglError("images are read by Pillow: pip install 'cigl[data]'.") from error
     try:
         with Image.open(path) as image:
+            if image.mode.startswith("I"):  # 16 bits a pixel, which convert would cut off at 255
+                return Image.fromarray((np.asarray(image) // 257).astype(np.uint8)).convert("RGB")
             return image.convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise CiglError(f"{path} can't be read as an image: {error}") from error

@@ -13,7 +13,6 @@ README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
 def test_the_example_prints_what_it_says():
-    pytest.importorskip("mnist1d")
     code = re.search(r"```python\n(.*?)```", README, re.S).group(1)
     shown = re.search(r"\nprints\n\n```\n(.*?)```", README, re.S).group(1).splitlines()
     output = io.StringIO()

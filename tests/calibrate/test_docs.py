@@ -12,7 +12,6 @@ DOCS = Path(__file__).parents[2] / "docs" / "calibration.md"
 
 @pytest.mark.slow
 def test_the_example(tmp_path, monkeypatch):
-    pytest.importorskip("mnist1d")
     monkeypatch.chdir(tmp_path)
     text = DOCS.read_text()
     code = re.search(r"```python\n(.*?)```", text, re.S).group(1)

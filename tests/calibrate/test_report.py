@@ -151,17 +151,23 @@ def _npz(**arrays):
     return file.getvalue()
 
 
+def _assert_refused(one, folder, data):
+    """Samples whose hash fits, and which are not a report's all the same."""
+    path = folder / "r.json"
+    one.to_json(path)
+    digest = hashlib.sha256(data).hexdigest()
+    name = f"r-{digest[:16]}.npz"
+    (folder / name).write_bytes(data)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"samples": name, "samples_sha256": digest}))
+    with pytest.raises(CiglError, match="does not hold what a report holds"):
+        Report.from_json(path)
+
+
 @pytest.mark.parametrize("data", [
     b"", b"no zip", b"PK\x03\x04garbage", _npz(labels=np.arange(3)), _npz(labels=np.array([{}], dtype=object)),
 ])  # fmt: skip
 def test_damaged_samples_of_the_right_hash(one, tmp_path, data):
-    path = tmp_path / "r.json"
-    one.to_json(path)
-    digest = hashlib.sha256(data).hexdigest()
-    (tmp_path / f"r-{digest[:16]}.npz").write_bytes(data)
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"samples_sha256": digest}))
-    with pytest.raises(CiglError, match="does not hold what a report holds"):
-        Report.from_json(path)
+    _assert_refused(one, tmp_path, data)
 
 
 def test_samples_of_other_lengths(one, tmp_path):
@@ -169,7 +175,7 @@ def test_samples_of_other_lengths(one, tmp_path):
     kept = {name: values for name, values in kept.items() if values is not None}
     draws = {f"draws/{name}": values for name, values in one.draws.items()}
     for arrays in ({k: v[:10] for k, v in kept.items()} | draws, kept, kept | {"draws/nll": one.draws["nll"]}):
-        test_damaged_samples_of_the_right_hash(one, tmp_path, _npz(**arrays))
+        _assert_refused(one, tmp_path, _npz(**arrays))
 
 
 def test_labels_are_kept_apart_from_the_callers():

@@ -417,7 +417,8 @@ def test_a_frozen_part_in_eval_mode_does_not_switch_z_off():
 
 @pytest.mark.parametrize("kind", ["bert", "vit"])
 def test_hugging_face_models_from_a_config(kind):
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     if kind == "bert":
         config = transformers.BertConfig(vocab_size=50, num_labels=3, max_position_embeddings=16, **small)

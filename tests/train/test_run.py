@@ -66,7 +66,6 @@ def test_a_run_leaves_everything_behind(tmp_path):
 
 
 def test_tensorboard_gets_the_metrics_where_it_is_installed(tmp_path):
-    pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     train(small(epochs=3), tmp_path / "a")

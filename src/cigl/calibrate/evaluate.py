@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cigl.batches import default_forward
 from cigl.calibrate.bins import check_bins
 from cigl.calibrate.ensemble import Ensemble, MonteCarlo, logits_of
 from cigl.calibrate.report import RESAMPLES, Report, report
 from cigl.calibrate.samples import as_tensor
 from cigl.errors import CiglError
-from cigl.sparsify.batch_norm import default_forward
 
 Members = int | Iterable[nn.Module] | None
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from cigl.batches import default_forward
 from cigl.errors import CiglError
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -16,18 +17,6 @@ Forward = Callable[[nn.Module, Any], Any]
 
 def running_norms(model: nn.Module) -> list[_BatchNorm]:
     return [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
-
-
-def default_forward(model: nn.Module, batch: Any) -> Any:
-    """Call the model on a batch as loaders usually yield it: (inputs, ...), a mapping, or the inputs."""
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-
-    def move(value: Any) -> Any:
-        return value.to(device) if isinstance(value, Tensor) else value
-
-    if isinstance(batch, Mapping):
-        return model(**{name: move(value) for name, value in batch.items()})
-    return model(move(batch[0] if isinstance(batch, (tuple, list)) else batch))
 
 
 @torch.no_grad()

@@ -1,59 +1,18 @@
-"""The command line. torch is imported by the commands that need it, never for --help."""
+"""cigl train: its options are the keys of the configuration."""
 
 from __future__ import annotations
 
 import inspect
 import json
-import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cigl.errors import CiglError, CiglWarning
+from cigl.cli.shared import app, told
+from cigl.errors import CiglError
 from cigl.train.config import PRESETS, Config, key_type, resolve
-
-app = typer.Typer(
-    name="cigl", rich_markup_mode=None, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-    help="Train neural networks that are sparse and honest about their confidence.",
-    epilog="Start with: cigl train   (half a minute, nothing to download)",
-)  # fmt: skip
-data_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Fetch and list datasets.")
-app.add_typer(data_app, name="data")
-
-Json = Annotated[bool, typer.Option("--json", help="print JSON, for scripts")]
-
-
-@contextmanager
-def told() -> Iterator[None]:
-    """Errors and warnings are one line each; a stopped run ends with the signal's code."""
-    from cigl.train.signals import Stopped
-
-    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
-        typer.echo(f"{'warning' if issubclass(category, CiglWarning) else category.__name__}: {message}", err=True)
-
-    with warnings.catch_warnings():
-        warnings.showwarning = show
-        try:
-            yield
-        except CiglError as error:
-            typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(2) from None
-        except Stopped as stopped:
-            typer.echo(f"stopped by {stopped}; what was trained is saved, go on with --resume.", err=True)
-            raise typer.Exit(stopped.exit_code) from None
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None
-        except OSError as error:
-            typer.echo(f"error: {error.strerror or error}: {error.filename or ''}", err=True)
-            raise typer.Exit(1) from None
-
-
-# train
 
 
 def train_command(**options: Any) -> None:
@@ -158,104 +117,3 @@ def _about(text: str, default: Any) -> str:
 train_command.__signature__ = _signature()  # type: ignore[attr-defined]
 train_command.__annotations__ = {name: p.annotation for name, p in _signature().parameters.items()}
 app.command("train")(train_command)
-
-
-# evaluate, data, methods, models
-
-
-@app.command()
-def evaluate(
-    run: Annotated[Path, typer.Argument(help="folder of a finished run")],
-    split: Annotated[str, typer.Option(help="test, validation or train")] = "test",
-    temperature: Annotated[bool, typer.Option("--temperature", help="with the run's temperature")] = False,
-    mc: Annotated[int | None, typer.Option(help="average over this many draws of the random mask")] = None,
-    as_json: Json = False,
-) -> None:
-    """Calibration of a finished run: table, JSON and reliability diagram.
-
-    Example:
-
-      cigl evaluate runs/001 --temperature
-    """
-    with told():
-        from cigl.train.run import evaluate_run
-
-        found = evaluate_run(run, split=split, temperature=temperature, masks=mc)
-        parts = [split, *(["temperature"] if temperature else []), *([f"mc{mc}"] if mc is not None else [])]
-        name = run / ("evaluation-" + "-".join(parts))
-        found.to_json(name.with_suffix(".json"))
-        found.reliability_diagram(name.with_suffix(".svg"))
-        if as_json:
-            typer.echo(json.dumps({"folder": str(run), "split": split} | found.to_dict()))
-        else:
-            typer.echo(f"{found}\n\n{name}.json, .npz, .svg")
-
-
-@data_app.command("list")
-def data_list(as_json: Json = False) -> None:
-    """The datasets that can be trained on.
-
-    Example:
-
-      cigl data list
-    """
-    with told():
-        import cigl.data
-
-        _show(cigl.data.names(), as_json)
-
-
-@data_app.command("get")
-def data_get(name: Annotated[str, typer.Argument(help="a name from `cigl data list`")], as_json: Json = False) -> None:
-    """Fetch a dataset, check it, and keep it in $CIGL_DATA (default: ~/.cache/cigl).
-
-    Example:
-
-      cigl data get fashion-mnist
-    """
-    with told():
-        import cigl.data
-
-        path = cigl.data.get(name, progress=not as_json and sys.stderr.isatty())
-        typer.echo(json.dumps({"name": name, "path": str(path)}) if as_json else f"{name} is in {path}")
-
-
-@app.command()
-def methods(as_json: Json = False) -> None:
-    """The sparse-training methods, a line each.
-
-    Example:
-
-      cigl methods
-    """
-    with told():
-        import cigl
-
-        _show(cigl.methods(), as_json)
-
-
-@app.command()
-def models(as_json: Json = False) -> None:
-    """The networks, a line each.
-
-    Example:
-
-      cigl models
-    """
-    with told():
-        import cigl.models
-
-        _show(cigl.models.names(), as_json)
-
-
-def _show(names: dict[str, str], as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(names))
-        return
-    width = max(len(name) for name in names)
-    for name, about in names.items():
-        typer.echo(f"{name:<{width}}  {about}")
-
-
-if __name__ == "__main__":
-    app()

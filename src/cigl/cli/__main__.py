@@ -1,0 +1,3 @@
+from cigl.cli import app
+
+app()

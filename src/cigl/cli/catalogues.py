@@ -1,0 +1,71 @@
+"""cigl data, methods, models: what there is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from cigl.cli.shared import Json, app, show_names, told
+
+data_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Fetch and list datasets.")
+app.add_typer(data_app, name="data")
+
+
+@data_app.command("list")
+def data_list(as_json: Json = False) -> None:
+    """The datasets that can be trained on.
+
+    Example:
+
+      cigl data list
+    """
+    with told():
+        import cigl.data
+
+        show_names(cigl.data.names(), as_json)
+
+
+@data_app.command("get")
+def data_get(name: Annotated[str, typer.Argument(help="a name from `cigl data list`")], as_json: Json = False) -> None:
+    """Fetch a dataset, check it, and keep it in $CIGL_DATA (default: ~/.cache/cigl).
+
+    Example:
+
+      cigl data get fashion-mnist
+    """
+    with told():
+        import cigl.data
+
+        path = cigl.data.get(name, progress=not as_json and sys.stderr.isatty())
+        typer.echo(json.dumps({"name": name, "path": str(path)}) if as_json else f"{name} is in {path}")
+
+
+@app.command()
+def methods(as_json: Json = False) -> None:
+    """The sparse-training methods, a line each.
+
+    Example:
+
+      cigl methods
+    """
+    with told():
+        import cigl
+
+        show_names(cigl.methods(), as_json)
+
+
+@app.command()
+def models(as_json: Json = False) -> None:
+    """The networks, a line each.
+
+    Example:
+
+      cigl models
+    """
+    with told():
+        import cigl.models
+
+        show_names(cigl.models.names(), as_json)

@@ -1,0 +1,133 @@
+"""What a study is: settings times methods times sparsities times seeds, each a run's configuration. No torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from cigl.errors import CiglError, unknown
+from cigl.train.config import Config, resolve
+
+
+@dataclass(frozen=True)
+class Study:
+    """The same keys in the catalogue, in a user's YAML file and in ``study.yaml``.
+
+    >>> study = Study("mine", settings={"toy": {"preset": "mnist1d-mlp"}}, methods={"rigl": {"method": "rigl"}},
+    ...               sparsity=(0.8, 0.9), seeds=(0, 1))
+    >>> len(cells(study))
+    4
+    """
+
+    name: str
+    settings: Mapping[str, Mapping[str, Any]]  # keys of a run that all methods share; a preset is one of them
+    methods: Mapping[str, Mapping[str, Any]]  # keys of a run that make a method; its own sparsity replaces the study's
+    sparsity: tuple[float, ...] = ()
+    seeds: tuple[int, ...] = (0, 1, 2)
+    about: str = ""
+    reference: str = "rigl"  # the method that differences are taken against
+    masks: int = 0  # draws of the random mask that each finished run is tested with
+    labels: Mapping[str, str] = field(default_factory=dict)  # of methods, for people
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def label(self, method: str) -> str:
+        return self.labels.get(method, method)
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON and YAML hold it."""
+        return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
+
+    @classmethod
+    def of(cls, keys: Mapping[str, Any]) -> Study:
+        """From what ``plain`` gave, or a user's file holds."""
+        known = [each.name for each in fields(cls)]
+        for key in keys:
+            if key not in known:
+                raise unknown("key of a study", key, known)
+        missing = [name for name in ("name", "settings", "methods") if name not in keys]
+        if missing:
+            raise CiglError(f"the study has no {missing[0]}: a study needs name, settings and methods.")
+        seeds, sparsity = keys.get("seeds", 3), keys.get("sparsity", ())
+        listed = {"seeds": range(seeds) if isinstance(seeds, int) else seeds}
+        listed["sparsity"] = sparsity if isinstance(sparsity, (list, tuple)) else [sparsity]
+        return cls(**{**keys, **{name: tuple(value) for name, value in listed.items()}})
+
+    def only(self, wanted: Mapping[str, str]) -> list[Cell]:
+        """The cells with these values of setting, method, sparsity or seed."""
+        axes = ("setting", "method", "sparsity", "seed")
+        for axis in wanted:
+            if axis not in axes:
+                raise unknown("axis in --only", axis, axes)
+        found = [cell for cell in cells(self) if all(cell.matches(axis, value) for axis, value in wanted.items())]
+        if not found:
+            text = ",".join(f"{axis}={value}" for axis, value in wanted.items())
+            raise CiglError(f"no run of study {self.name!r} has {text}: `cigl study list` shows the axes.")
+        return found
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a study, and where it stands in the grid."""
+
+    setting: str
+    method: str
+    sparsity: float
+    seed: int
+    config: Config
+
+    @property
+    def digest(self) -> str:
+        return self.config.digest()
+
+    def matches(self, axis: str, value: str) -> bool:
+        own = getattr(self, axis)
+        try:
+            return own == value if isinstance(own, str) else abs(own - float(value)) < 1e-9
+        except ValueError:
+            raise CiglError(f"--only has {axis}={value}: give a number.") from None
+
+
+def cells(study: Study) -> list[Cell]:
+    """Every run once; seeds vary slowest, so that a study cut short has whole grids of fewer seeds."""
+    return list(_cells(study))
+
+
+def _cells(study: Study) -> Iterator[Cell]:
+    for seed, (setting, shared), (method, own) in itertools.product(
+        study.seeds, study.settings.items(), study.methods.items()
+    ):
+        sparsities = own.get("sparsity", study.sparsity)
+        for sparsity in sparsities if isinstance(sparsities, (list, tuple)) else [sparsities]:
+            keys = {**shared, **own, "sparsity": sparsity, "seed": seed}
+            preset = keys.pop("preset", None)
+            yield Cell(setting, method, float(sparsity), seed, resolve(keys, preset=preset))
+
+
+def _check(study: Study) -> None:
+    for name in ("settings", "methods"):
+        value = getattr(study, name)
+        if not isinstance(value, Mapping) or not all(isinstance(keys, Mapping) for keys in value.values()):
+            raise CiglError(f"{name} of study {study.name!r} must be names, each with the keys of a run.")
+    if len(set(study.seeds)) != len(study.seeds):
+        raise CiglError(f"the seeds {list(study.seeds)} repeat: give each once, or a number of seeds.")
+    if len(set(study.sparsity)) != len(study.sparsity):
+        raise CiglError(f"the sparsities {list(study.sparsity)} repeat: give each once.")
+    if not cells(study):
+        raise CiglError(f"study {study.name!r} is an empty grid: it needs settings, methods, sparsities and seeds.")
+    if study.reference not in study.methods:
+        raise unknown("reference", study.reference, study.methods)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+def with_seeds(study: Study, seeds: tuple[int, ...]) -> Study:
+    return dataclasses.replace(study, seeds=seeds)

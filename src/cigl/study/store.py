@@ -1,0 +1,108 @@
+"""A study's folder: ``study.yaml``, and a folder per run, named by the hash of its configuration.
+
+study.yaml                 the study as it is run, and where its runs are
+runs/<digest>/             a run as `cigl train` leaves it (studies may share one folder of runs)
+runs/<digest>/error.json   why the run failed, with its traceback
+runs/<digest>/masks.json   accuracy of W and of Z*W, where the study draws masks
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cigl.errors import CiglError
+from cigl.study.grid import Cell, Study, cells
+from cigl.train import tensors
+from cigl.train.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that is done: its place in the grid, its folder, and what ``result.json`` and ``masks.json`` hold."""
+
+    cell: Cell
+    path: Path
+    result: dict[str, Any]
+    masks: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Found:
+    """All that a study's folder holds; every cell of the grid is in one of the lists."""
+
+    finished: list[Finished]
+    failed: dict[Cell, dict[str, Any]]  # with what error.json holds
+    damaged: dict[Path, str]  # with what is wrong
+    missing: list[Cell]  # not begun, or under way
+
+
+class StudyFolder:
+    """What the processes that work on a study, and its report, see of it."""
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+        self.file = self.path / "study.yaml"
+        self._runs: Path | None = None
+
+    def create(self, study: Study, runs: Path | None = None) -> None:
+        """Begin the study here, or go on with it; another study is refused."""
+        import yaml
+
+        if self.file.is_file():
+            there = self.read()
+            if there != study:
+                raise CiglError(
+                    f"{self.path} holds another study ({there.name!r}, or the same with other settings): choose "
+                    "another --out, or go on with that one as it was started."
+                )
+            return
+        where = {} if runs is None else {"runs": os.path.relpath(runs, self.path)}
+        self.path.mkdir(parents=True, exist_ok=True)
+        tensors.write(self.file, yaml.safe_dump(study.plain() | where, sort_keys=False).encode())
+
+    def read(self) -> Study:
+        import yaml
+
+        if not self.file.is_file():
+            raise CiglError(f"{self.path} holds no study: `cigl study run NAME --out {self.path}` begins one.")
+        try:
+            keys = yaml.safe_load(self.file.read_text())
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+            raise CiglError(f"{self.file} can't be read: {' '.join(str(error).split())}.") from error
+        if not isinstance(keys, dict):
+            raise CiglError(f"{self.file} must hold the keys of a study.")
+        self._runs = self.path / keys.pop("runs", "runs")
+        return Study.of(keys)
+
+    @property
+    def runs(self) -> Path:
+        if self._runs is None:
+            self.read()
+        assert self._runs is not None
+        return self._runs
+
+    def folder(self, cell: Cell) -> RunFolder:
+        return RunFolder(self.runs / cell.digest)
+
+    def find(self) -> Found:
+        """Look at every run of the grid; reads small files only."""
+        found = Found([], {}, {}, [])
+        for cell in cells(self.read()):
+            folder = self.folder(cell)
+            try:
+                if folder.is_finished:
+                    masks = folder.read_json("masks.json") if (folder.path / "masks.json").is_file() else None
+                    result = folder.read_json("result.json")
+                    if result["config"] != cell.config.plain():
+                        raise CiglError(f"{folder.path} holds the result of another configuration.")
+                    found.finished.append(Finished(cell, folder.path, result, masks))
+                elif (folder.path / "error.json").is_file():
+                    found.failed[cell] = folder.read_json("error.json")
+                else:
+                    found.missing.append(cell)
+            except (CiglError, KeyError, TypeError) as error:
+                found.damaged[folder.path] = str(error)
+        return found

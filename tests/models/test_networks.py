@@ -36,6 +36,16 @@ def test_published_counts(name, classes, shape, parameters):
         assert count(cigl.models.build(name, classes, shape)) == parameters
 
 
+def test_half_is_the_same_network_on_averaged_images():
+    torch.manual_seed(0)
+    whole = cigl.models.build("wrn-10-1", 10, CIFAR)
+    half = cigl.models.build("wrn-10-1-half", 10, CIFAR)
+    half.load_state_dict(dict(zip(half.state_dict(), whole.state_dict().values(), strict=True)))
+    x = torch.randn(2, *CIFAR)
+    small = (x[..., ::2, ::2] + x[..., ::2, 1::2] + x[..., 1::2, ::2] + x[..., 1::2, 1::2]) / 4
+    torch.testing.assert_close(half.eval()(x), whole.eval()(small))
+
+
 def wrn_count(depth, k, classes, channels=3):
     """By hand: convolutions, two numbers per batch-norm channel, the classifier."""
     n = (depth - 4) // 6

@@ -55,6 +55,12 @@ _NETWORKS: dict[str, _Network] = {
         True,
         lambda match, classes, shape: wide_resnet(int(match[1]), int(match[2]), shape[0], classes),
     ),
+    "wrn-D-K-half": _Network(
+        re.compile(r"wrn-(\d+)-(\d+)-half"),
+        "the same on images averaged to half their size: a quarter of the work, for a CPU",
+        True,
+        lambda match, classes, shape: wide_resnet(int(match[1]), int(match[2]), shape[0], classes, half=True),
+    ),
     "resnet18": _Network(
         re.compile(r"resnet18"),
         "ResNet-18; up to 64 pixels with a 3x3 stem and no pooling",

@@ -26,8 +26,10 @@ class Block(nn.Module):
         return out
 
 
-def wide_resnet(depth: int, width: int, channels: int, classes: int) -> nn.Module:
+def wide_resnet(depth: int, width: int, channels: int, classes: int, half: bool = False) -> nn.Module:
     """Three groups of (depth - 4) / 6 blocks, 16, 32 and 64 times ``width`` channels wide.
+
+    ``half`` averages 2x2 pixels first.
 
     >>> sum(p.numel() for p in wide_resnet(16, 4, channels=3, classes=10).parameters())
     2748890
@@ -39,7 +41,8 @@ def wide_resnet(depth: int, width: int, channels: int, classes: int) -> nn.Modul
             f"wrn-{depth}-{width} can't be built: the depth must be 6n + 4 (10, 16, 22, 28, ...) and the width at "
             f"least 1; the nearest is wrn-{near}-{max(1, width)}."
         )
-    layers: list[nn.Module] = [nn.Conv2d(channels, 16, 3, 1, 1, bias=False)]
+    layers: list[nn.Module] = [nn.AvgPool2d(2)] if half else []
+    layers.append(nn.Conv2d(channels, 16, 3, 1, 1, bias=False))
     inside = 16
     for group, outside in enumerate((16 * width, 32 * width, 64 * width)):
         for number in range(blocks_each):

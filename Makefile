@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow bench format clean
+.PHONY: demo test test-slow bench evidence evidence-check format clean
 
 # One environment for everything; torch comes pinned through the constraints file.
 $(INSTALLED): pyproject.toml constraints.txt
@@ -29,6 +29,12 @@ bench: $(INSTALLED)  ## what sparse training and calibration reports cost
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/calibrate_cost.py
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/train_cost.py
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/data_cost.py
+
+evidence: $(INSTALLED)  ## run the studies behind docs/results.md again: hours, goes on where it was stopped
+	OMP_NUM_THREADS=1 $(BIN)/python evidence/run.py
+
+evidence-check: $(INSTALLED)  ## one cell of each study with a new seed, against the committed results: minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore evidence/check.py
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

@@ -1,0 +1,122 @@
+"""make evidence-check: run one cell of each study again with a new seed, and compare it with the committed seeds.
+
+Fails if a number lies outside its prediction interval. The intervals are so wide that an honest run passes all of
+them together 99 times in 100.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scipy import stats
+
+from cigl.study.work import work
+from cigl.train.config import Config
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+CELLS = {  # of each study: method and sparsity
+    "main": ("cigl", 0.9),
+    "dropout": ("rigl-mcdp", 0.9),
+    "calibrators": ("rigl-ls", 0.95),
+    "ablation": ("cigl-no-rm", 0.95),
+    "double-descent": ("rigl", 0.99),
+    "mask-correlation": ("cigl", 0.8),
+    "main-conv": ("cigl", 0.8),
+}
+PASSES = 0.99  # of honest checks
+Row = dict[str, Any]
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, float) and self.low <= value <= self.high
+
+
+def prediction(cell: Sequence[float], others: Iterable[Sequence[float]], alpha: float) -> Interval:
+    """Where one more seed of ``cell`` falls with probability 1 - alpha.
+
+    Three seeds tell their spread badly, so that the spread of all cells of the study is pooled with it; where the
+    cell's own is larger, that counts.
+    """
+    groups = [cell, *others]
+    freedom = sum(len(group) - 1 for group in groups)
+    pooled = sum(_squares(group) for group in groups) / freedom
+    own = _squares(cell) / (len(cell) - 1)
+    spread = math.sqrt(max(pooled, own) * (1 + 1 / len(cell)))
+    reach = float(stats.t.ppf(1 - alpha / 2, freedom)) * spread
+    centre = sum(cell) / len(cell)
+    return Interval(centre - reach, centre + reach)
+
+
+def _squares(values: Sequence[float]) -> float:
+    centre = sum(values) / len(values)
+    return sum((value - centre) ** 2 for value in values)
+
+
+def numbers(row: Row) -> dict[str, float]:
+    """What is compared of a run."""
+    found = {name: float(row["test"]["report"][name]["value"]) for name in ("accuracy", "ece_15")}
+    if row["masks"] is not None:
+        found["accuracy of Z*W"] = sum(row["masks"]["Z*W"]) / len(row["masks"]["Z*W"])
+    return found
+
+
+def committed(study: str) -> dict[tuple[str, float], list[Row]]:
+    """The rows of a study by method and sparsity."""
+    groups = defaultdict(list)
+    for line in (RESULTS / study / "runs.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        groups[row["method"], row["config"]["sparsity"]].append(row)
+    return groups
+
+
+def run_again(rows: list[Row], seed: int, folder: Path) -> Row:
+    config = Config(**rows[0]["config"]).changed(seed=seed)
+    masks = rows[0]["masks"]
+    outcome = work({"path": str(folder), "config": config.plain(), "masks": len(masks["Z*W"]) if masks else 0})
+    if outcome["state"] != "done":
+        sys.exit(f"the run failed: {outcome['message']}")
+    result = json.loads((folder / "result.json").read_text())
+    return {**result, "masks": json.loads((folder / "masks.json").read_text()) if masks else None}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1000, help="one that is not among the committed ones")
+    parser.add_argument("--only", choices=CELLS, action="append", help="check these studies only")
+    arguments = parser.parse_args()
+    groups = {study: committed(study) for study in arguments.only or CELLS}
+    tests = sum(len(numbers(groups[study][CELLS[study]][0])) for study in groups)
+    outside = 0
+    for study, cells in groups.items():
+        method, sparsity = CELLS[study]
+        rows = cells[method, sparsity]
+        if arguments.seed in [row["config"]["seed"] for row in rows]:
+            sys.exit(f"seed {arguments.seed} is a committed one: choose another with --seed.")
+        print(f"{study}: {method} at {sparsity:.1%}, seed {arguments.seed}", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            new = numbers(run_again(rows, arguments.seed, Path(folder) / "run"))
+        for name, value in new.items():
+            own = [numbers(row)[name] for row in rows]
+            others = [[numbers(row)[name] for row in group] for place, group in cells.items() if place != CELLS[study]]
+            interval = prediction(own, [group for group in others if len(group) > 1], (1 - PASSES) / tests)
+            fits = value in interval
+            outside += not fits
+            print(f"  {name}: {value:.4f} {'lies in' if fits else 'LIES OUTSIDE'} {interval.low:.4f} to "
+                  f"{interval.high:.4f} (committed: {', '.join(f'{v:.4f}' for v in own)})", flush=True)  # fmt: skip
+    sys.exit(f"{outside} of {tests} numbers lie outside: the code or the results have changed." if outside else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""What `make evidence-check` calls an honest run."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+PATH = Path(__file__).parent.parent / "evidence" / "check.py"
+spec = importlib.util.spec_from_file_location("evidence_check", PATH)
+check = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(check)
+
+
+def test_interval_of_one_cell_is_students():
+    cell = [1.0, 2.0, 4.0]
+    reach = stats.t.ppf(0.975, 2) * np.std(cell, ddof=1) * np.sqrt(4 / 3)
+    interval = check.prediction(cell, [], alpha=0.05)
+    assert interval.low == pytest.approx(np.mean(cell) - reach)
+    assert interval.high == pytest.approx(np.mean(cell) + reach)
+
+
+def test_pooling_narrows_the_interval_and_never_below_the_cells_own_spread():
+    cell, quiet, loud = [1.0, 2.0, 4.0], [0.0, 0.1, 0.2], [0.0, 50.0, 100.0]
+    alone, with_quiet, with_loud = (check.prediction(cell, others, 0.01) for others in ([], [quiet], [loud]))
+    assert alone.low < with_quiet.low
+    assert with_quiet.low == pytest.approx(
+        np.mean(cell) - stats.t.ppf(0.995, 4) * np.std(cell, ddof=1) * np.sqrt(4 / 3)
+    )
+    assert with_loud.high > with_quiet.high
+
+
+def test_honest_runs_pass_as_often_as_promised():
+    rng = np.random.default_rng(0)
+    passed = []
+    for _ in range(2000):
+        scales = rng.uniform(0.5, 1.5, 8)  # cells differ in their spread
+        cells = [list(rng.normal(0, scale, 3)) for scale in scales]
+        interval = check.prediction(cells[0], cells[1:], alpha=0.05)
+        passed.append(float(rng.normal(0, scales[0])) in interval)
+    assert np.mean(passed) > 0.94
+
+
+def test_another_number_does_not_pass():
+    interval = check.prediction([0.050, 0.052, 0.049], [[0.1, 0.102, 0.101]], alpha=0.001)
+    assert 0.051 in interval
+    assert 0.1 not in interval
+    assert float("nan") not in interval

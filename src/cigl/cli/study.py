@@ -142,9 +142,11 @@ def _pairs(option: str, texts: list[str]) -> dict[str, str]:
 def _crew(jobs: int | None, ray: str | None) -> Callable[[StudyFolder], Crew]:
     """Checked before the study's folder is made, hired after."""
     from cigl.study.local import LocalCrew, cores
+    from cigl.study.on_ray import RayCrew, find_ray
 
     if jobs is not None and jobs < 1:
         raise CiglError(f"--jobs is {jobs}: give a whole number, at least 1.")
     if ray is None:
         return lambda folder: LocalCrew(jobs or cores(), folder.log)
-    raise NotImplementedError
+    find_ray()
+    return lambda folder: RayCrew(ray, jobs or cores())

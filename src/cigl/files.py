@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cigl.errors import CiglError
+
 LEFTOVERS = ".*.tmp*"  # what a killed process may leave beside a file
 
 
@@ -30,6 +32,17 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         temporary.unlink(missing_ok=True)
     _flush(target.parent)
+
+
+def write(path: Path, content: bytes) -> None:
+    """The whole file at once, or a CiglError and what was there before."""
+    try:
+        with whole_file(path) as temporary:
+            temporary.write_bytes(content)
+    except OSError as error:
+        raise CiglError(
+            f"{path} can't be written ({error.strerror or error}); what was there before is intact."
+        ) from error
 
 
 def _flush(path: Path) -> None:

@@ -22,7 +22,7 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON, for scripts")]
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def told(go_on: str = "go on with --resume") -> Iterator[None]:
     """Errors and warnings are one line each; a stopped run ends with the signal's code."""
     from cigl.train.signals import Stopped
 
@@ -37,7 +37,7 @@ def told() -> Iterator[None]:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2) from None
         except Stopped as stopped:
-            typer.echo(f"stopped by {stopped}; what was trained is saved, go on with --resume.", err=True)
+            typer.echo(f"stopped by {stopped}; what was trained is saved, {go_on}.", err=True)
             raise typer.Exit(stopped.exit_code) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None

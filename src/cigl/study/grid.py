@@ -11,6 +11,8 @@ from typing import Any
 from cigl.errors import CiglError, unknown
 from cigl.train.config import Config, resolve
 
+AXES = ("setting", "method", "sparsity", "seed")
+
 
 @dataclass(frozen=True)
 class Study:
@@ -42,9 +44,16 @@ class Study:
         """As JSON and YAML hold it."""
         return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
 
+    def with_keys(self, keys: Mapping[str, Any]) -> Study:
+        """The same with these keys of a run in every setting."""
+        return dataclasses.replace(self, settings={name: {**own, **keys} for name, own in self.settings.items()})
+
+    def with_seeds(self, seeds: tuple[int, ...]) -> Study:
+        return dataclasses.replace(self, seeds=seeds)
+
     @classmethod
     def of(cls, keys: Mapping[str, Any]) -> Study:
-        """From what ``plain`` gave, or a user's file holds."""
+        """From what ``plain`` gave, or a user's file holds: there, seeds may be a number and sparsity a single one."""
         known = [each.name for each in fields(cls)]
         for key in keys:
             if key not in known:
@@ -52,21 +61,19 @@ class Study:
         missing = [name for name in ("name", "settings", "methods") if name not in keys]
         if missing:
             raise CiglError(f"the study has no {missing[0]}: a study needs name, settings and methods.")
-        seeds, sparsity = keys.get("seeds", 3), keys.get("sparsity", ())
-        listed = {"seeds": range(seeds) if isinstance(seeds, int) else seeds}
-        listed["sparsity"] = sparsity if isinstance(sparsity, (list, tuple)) else [sparsity]
-        return cls(**{**keys, **{name: tuple(value) for name, value in listed.items()}})
+        seeds = keys.get("seeds", 3)
+        listed = {"seeds": list(range(seeds)) if _is_whole(seeds) else seeds, "sparsity": keys.get("sparsity", ())}
+        return cls(**{**keys, **{name: _listed(value) for name, value in listed.items()}})
 
     def only(self, wanted: Mapping[str, str]) -> list[Cell]:
         """The cells with these values of setting, method, sparsity or seed."""
-        axes = ("setting", "method", "sparsity", "seed")
-        for axis in wanted:
-            if axis not in axes:
-                raise unknown("axis in --only", axis, axes)
-        found = [cell for cell in cells(self) if all(cell.matches(axis, value) for axis, value in wanted.items())]
-        if not found:
-            text = ",".join(f"{axis}={value}" for axis, value in wanted.items())
-            raise CiglError(f"no run of study {self.name!r} has {text}: `cigl study list` shows the axes.")
+        found = cells(self)
+        for axis, value in wanted.items():
+            if axis not in AXES:
+                raise unknown("axis in --only", axis, AXES)
+            if not any(cell.matches(axis, value) for cell in found):
+                raise unknown(f"{axis} in --only", value, {str(getattr(cell, axis)) for cell in found})
+            found = [cell for cell in found if cell.matches(axis, value)]
         return found
 
 
@@ -80,6 +87,9 @@ class Cell:
     seed: int
     config: Config
 
+    def __str__(self) -> str:
+        return f"{self.method} {self.sparsity * 100:g} % {self.setting} seed {self.seed}"
+
     @property
     def digest(self) -> str:
         return self.config.digest()
@@ -87,7 +97,7 @@ class Cell:
     def matches(self, axis: str, value: str) -> bool:
         own = getattr(self, axis)
         try:
-            return own == value if isinstance(own, str) else abs(own - float(value)) < 1e-9
+            return bool(own == value if isinstance(own, str) else abs(own - float(value)) < 1e-9)
         except ValueError:
             raise CiglError(f"--only has {axis}={value}: give a number.") from None
 
@@ -101,33 +111,45 @@ def _cells(study: Study) -> Iterator[Cell]:
     for seed, (setting, shared), (method, own) in itertools.product(
         study.seeds, study.settings.items(), study.methods.items()
     ):
-        sparsities = own.get("sparsity", study.sparsity)
-        for sparsity in sparsities if isinstance(sparsities, (list, tuple)) else [sparsities]:
+        for sparsity in _listed(own.get("sparsity", study.sparsity)):
             keys = {**shared, **own, "sparsity": sparsity, "seed": seed}
             preset = keys.pop("preset", None)
-            yield Cell(setting, method, float(sparsity), seed, resolve(keys, preset=preset))
+            config = resolve(keys, preset=preset)
+            yield Cell(setting, method, config.sparsity, config.seed, config)
 
 
 def _check(study: Study) -> None:
+    if not isinstance(study.name, str) or not study.name:
+        raise CiglError(f"the study's name is {study.name!r}: give a text.")
     for name in ("settings", "methods"):
         value = getattr(study, name)
         if not isinstance(value, Mapping) or not all(isinstance(keys, Mapping) for keys in value.values()):
             raise CiglError(f"{name} of study {study.name!r} must be names, each with the keys of a run.")
+    if not all(_is_whole(seed) for seed in study.seeds):
+        raise CiglError(f"the seeds are {list(study.seeds)}: give whole numbers, or how many seeds.")
     if len(set(study.seeds)) != len(study.seeds):
         raise CiglError(f"the seeds {list(study.seeds)} repeat: give each once, or a number of seeds.")
     if len(set(study.sparsity)) != len(study.sparsity):
         raise CiglError(f"the sparsities {list(study.sparsity)} repeat: give each once.")
+    if not _is_whole(study.masks) or study.masks < 0:
+        raise CiglError(f"masks is {study.masks!r}: say how many masks to draw, 0 for none.")
+    if not isinstance(study.labels, Mapping):
+        raise CiglError("labels must be names of methods, each with a text.")
     if not cells(study):
         raise CiglError(f"study {study.name!r} is an empty grid: it needs settings, methods, sparsities and seeds.")
     if study.reference not in study.methods:
         raise unknown("reference", study.reference, study.methods)
 
 
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _listed(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _plain(part) for name, part in value.items()}
     return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
-
-
-def with_seeds(study: Study, seeds: tuple[int, ...]) -> Study:
-    return dataclasses.replace(study, seeds=seeds)

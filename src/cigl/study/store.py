@@ -1,6 +1,7 @@
 """A study's folder: ``study.yaml``, and a folder per run, named by the hash of its configuration.
 
 study.yaml                 the study as it is run, and where its runs are
+workers.log                what the worker processes had to say
 runs/<digest>/             a run as `cigl train` leaves it (studies may share one folder of runs)
 runs/<digest>/error.json   why the run failed, with its traceback
 runs/<digest>/masks.json   accuracy of W and of Z*W, where the study draws masks
@@ -8,14 +9,18 @@ runs/<digest>/masks.json   accuracy of W and of Z*W, where the study draws masks
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cigl.errors import CiglError
+from cigl.files import write
 from cigl.study.grid import Cell, Study, cells
-from cigl.train import tensors
+from cigl.train.config import read_keys
 from cigl.train.folder import RunFolder
 
 
@@ -45,35 +50,51 @@ class StudyFolder:
     def __init__(self, path: Path | str):
         self.path = Path(path)
         self.file = self.path / "study.yaml"
+        self.log = self.path / "workers.log"
         self._runs: Path | None = None
 
     def create(self, study: Study, runs: Path | None = None) -> None:
-        """Begin the study here, or go on with it; another study is refused."""
+        """Begin the study here, go on with it, or add seeds to it; another study is refused."""
         import yaml
 
         if self.file.is_file():
-            there = self.read()
-            if there != study:
-                raise CiglError(
-                    f"{self.path} holds another study ({there.name!r}, or the same with other settings): choose "
-                    "another --out, or go on with that one as it was started."
-                )
-            return
-        where = {} if runs is None else {"runs": os.path.relpath(runs, self.path)}
-        self.path.mkdir(parents=True, exist_ok=True)
-        tensors.write(self.file, yaml.safe_dump(study.plain() | where, sort_keys=False).encode())
+            self._refuse_other(study, runs)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CiglError(f"{self.path} can't be written to: {error.strerror}; choose another --out.") from error
+        with self._locked():
+            if self.file.is_file():
+                self._refuse_other(study, runs)
+                there = self.read()
+                study = there.with_seeds(tuple(dict.fromkeys(there.seeds + study.seeds)))
+                if study == there:
+                    return
+                runs = self.runs
+            where = {} if runs is None else {"runs": os.path.relpath(runs, self.path)}
+            write(self.file, yaml.safe_dump(study.plain() | where, sort_keys=False).encode())
+            self._runs = None
+
+    def _refuse_other(self, study: Study, runs: Path | None) -> None:
+        there = self.read()
+        if there.plain() | {"seeds": None} != study.plain() | {"seeds": None}:
+            raise CiglError(
+                f"{self.path} holds another study ({there.name!r}, or the same with other settings): choose "
+                "another --out, or go on with that one as it was started."
+            )
+        if runs is not None and runs.resolve() != self.runs.resolve():
+            raise CiglError(f"the study in {self.path} has its runs in {self.runs}: leave --runs out.")
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self.path / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def read(self) -> Study:
-        import yaml
-
         if not self.file.is_file():
             raise CiglError(f"{self.path} holds no study: `cigl study run NAME --out {self.path}` begins one.")
-        try:
-            keys = yaml.safe_load(self.file.read_text())
-        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-            raise CiglError(f"{self.file} can't be read: {' '.join(str(error).split())}.") from error
-        if not isinstance(keys, dict):
-            raise CiglError(f"{self.file} must hold the keys of a study.")
+        keys = read_keys(self.file)
         self._runs = self.path / keys.pop("runs", "runs")
         return Study.of(keys)
 
@@ -89,12 +110,13 @@ class StudyFolder:
 
     def find(self) -> Found:
         """Look at every run of the grid; reads small files only."""
+        study = self.read()
         found = Found([], {}, {}, [])
-        for cell in cells(self.read()):
+        for cell in cells(study):
             folder = self.folder(cell)
             try:
-                if folder.is_finished:
-                    masks = folder.read_json("masks.json") if (folder.path / "masks.json").is_file() else None
+                masks = folder.read_json("masks.json") if (folder.path / "masks.json").is_file() else None
+                if folder.is_finished and (masks is not None or not study.masks):
                     result = folder.read_json("result.json")
                     if result["config"] != cell.config.plain():
                         raise CiglError(f"{folder.path} holds the result of another configuration.")
@@ -106,3 +128,10 @@ class StudyFolder:
             except (CiglError, KeyError, TypeError) as error:
                 found.damaged[folder.path] = str(error)
         return found
+
+
+def record_failure(folder: RunFolder, message: str, details: str = "") -> None:
+    """For whoever looks at the study later. The disk may be what failed, so that this may fail too."""
+    with contextlib.suppress(OSError, CiglError):
+        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.write_json("error.json", {"message": message, "traceback": details})

@@ -146,8 +146,6 @@ def _check(config: Config) -> None:
             raise CiglError(f"{name} is {value}: give a share from 0 to below 1.")
     if min(config.mixup, config.warmup_epochs, config.weight_decay, config.workers) < 0:
         raise CiglError("mixup, warmup_epochs, weight_decay and workers can't be negative.")
-    if config.temperature == "pilot" and config.validation:
-        raise CiglError("a pilot makes the held-out part unnecessary: leave validation at 0.")
     if list(config.milestones) != sorted(config.milestones) or not all(0 < m < 1 for m in config.milestones):
         raise CiglError(f"milestones are {list(config.milestones)}: give rising shares of training between 0 and 1.")
 
@@ -191,7 +189,7 @@ def resolve(
     >>> resolve({"seed": 3}, preset="fashion-mnist-mlp").batch_size
     128
     """
-    given = _read(Path(file)) if file is not None else {}
+    given = read_keys(Path(file)) if file is not None else {}
     preset = preset or given.pop("preset", None)
     given.pop("preset", None)
     if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
@@ -207,7 +205,8 @@ def _known(keys: Mapping[str, Any]) -> dict[str, Any]:
     return dict(keys)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_keys(path: Path) -> dict[str, Any]:
+    """What a YAML file says, if it is keys and values."""
     import yaml
 
     try:

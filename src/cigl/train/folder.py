@@ -2,10 +2,12 @@
 
 config.yaml          what the run is; reproduces it with `cigl train --config`
 metrics.jsonl        a line per epoch
-checkpoints/         the newest two; N.safetensors after N steps
+checkpoints/         the newest two, N.safetensors after N steps; when finished, the last one if it is of use
 model.safetensors    the finished model
 report.json, .npz    its calibration on the test data, with reliability.svg
 result.json          written last: a run that has it is finished
+
+Only what reads or writes checkpoints waits for torch.
 """
 
 from __future__ import annotations
@@ -20,11 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from cigl.errors import CiglError, CiglWarning
-from cigl.files import LEFTOVERS
-from cigl.train import tensors
+from cigl.files import LEFTOVERS, write
 from cigl.train.config import Config, resolve
 
 KEEP = 2
+
+
+class Busy(CiglError):
+    """Another process has the run."""
 
 
 class RunFolder:
@@ -43,9 +48,21 @@ class RunFolder:
     def is_finished(self) -> bool:
         return (self.path / "result.json").is_file()
 
+    @property
+    def is_locked(self) -> bool:
+        """Whether a process is at it now."""
+        try:
+            with (self.path / "lock").open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
     @contextmanager
-    def locked(self, wait: bool = False) -> Iterator[None]:
-        """One process at a time; the lock goes with the process, however it ends."""
+    def locked(self) -> Iterator[None]:
+        """One process at a time, or Busy; the lock goes with the process, however it ends."""
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             file = (self.path / "lock").open("w")
@@ -53,9 +70,9 @@ class RunFolder:
             raise CiglError(f"the run folder {self.path} can't be written to: {error.strerror}.") from error
         with file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise CiglError(
+                raise Busy(
                     f"another process is training in {self.path}: wait for it, or choose another --out."
                 ) from None
             for leftover in (*self.path.glob(LEFTOVERS), *self.checkpoints.glob(LEFTOVERS)):
@@ -68,7 +85,7 @@ class RunFolder:
         import yaml
 
         text = yaml.safe_dump(config.plain(), sort_keys=False)
-        tensors.write(self.path / "config.yaml", text.encode())
+        write(self.path / "config.yaml", text.encode())
 
     def read_config(self) -> Config:
         if not self.is_started:
@@ -76,7 +93,7 @@ class RunFolder:
         return resolve(file=self.path / "config.yaml")
 
     def write_json(self, name: str, content: Any) -> None:
-        tensors.write(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
+        write(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
 
     def read_json(self, name: str) -> Any:
         try:
@@ -111,17 +128,25 @@ class RunFolder:
     def cut_metrics(self, epochs: int) -> None:
         """Back to what a checkpoint knows of: the first ``epochs`` lines."""
         rows = [row for row in self.read_metrics() if row["epoch"] <= epochs]
-        tensors.write(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
+        write(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
     # Checkpoints
 
     def save_checkpoint(self, step: int, state: Any) -> None:
+        from cigl.train import tensors
+
         tensors.save(self.checkpoints / f"{step}.safetensors", state)
-        for old in self._newest_first()[KEEP:]:
+        self.drop_checkpoints(KEEP)
+
+    def drop_checkpoints(self, keep: int) -> None:
+        """All but the newest ``keep``."""
+        for old in self._newest_first()[keep:]:
             old.unlink(missing_ok=True)
 
     def load_checkpoint(self) -> Any | None:
         """The newest one that is whole, or None; a damaged one is told of."""
+        from cigl.train import tensors
+
         found = self._newest_first()
         for number, path in enumerate(found):
             try:
@@ -135,6 +160,8 @@ class RunFolder:
 
     def last_checkpoint(self, step: int) -> Any:
         """The one of the finished run; nothing is mended here."""
+        from cigl.train import tensors
+
         return tensors.load(self.checkpoints / f"{step}.safetensors")
 
     def _newest_first(self) -> list[Path]:

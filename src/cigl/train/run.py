@@ -19,7 +19,7 @@ from cigl.errors import CiglError, CiglWarning
 from cigl.train import tensors
 from cigl.train.board import tensorboard
 from cigl.train.config import Config
-from cigl.train.folder import RunFolder
+from cigl.train.folder import Busy, RunFolder
 from cigl.train.signals import Requests, listening
 from cigl.train.trainer import Parts, Trainer
 
@@ -42,9 +42,13 @@ def train(
         requests.check()
         with folder.locked():
             _refuse_started(folder)
-            folder.write_config(config)
-            folder.write_json("versions.json", versions())
+            _start(folder, config)
             return _continue(folder, trainer, requests, progress, checkpoint_minutes)
+
+
+def _start(folder: RunFolder, config: Config) -> None:
+    folder.write_json("versions.json", versions())
+    folder.write_config(config)
 
 
 def _refuse_started(folder: RunFolder) -> None:
@@ -61,6 +65,28 @@ def resume(out: Path | str, *, progress: Progress | None = None, checkpoint_minu
         return dict(folder.read_json("result.json"))
     with listening() as requests, folder.locked():
         return _continue(folder, Trainer(config, Parts.of(config)), requests, progress, checkpoint_minutes)
+
+
+def complete(
+    config: Config, out: Path | str, *, progress: Progress | None = None, checkpoint_minutes: float = 10.0
+) -> dict[str, Any]:
+    """Whatever is left to do of this run: all of it, the rest or nothing. Busy if another process is at it."""
+    with listening() as requests:
+        return _complete(config, RunFolder(out), requests, progress, checkpoint_minutes)
+
+
+def _complete(
+    config: Config, folder: RunFolder, requests: Requests, progress: Progress | None, minutes: float
+) -> dict[str, Any]:
+    with folder.locked():
+        if folder.is_finished:
+            return dict(folder.read_json("result.json"))
+        trainer = Trainer(config, Parts.of(config))
+        if not folder.is_started:
+            _start(folder, config)
+        elif folder.read_config() != config:
+            raise CiglError(f"{folder.path} holds a run of another configuration: remove it, or choose another place.")
+        return _continue(folder, trainer, requests, progress, minutes)
 
 
 def _continue(
@@ -132,7 +158,13 @@ def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[st
         "test": {name: each.to_dict()["metrics"] for name, each in reports.items()},
     }  # fmt: skip
     folder.write_json("result.json", result)
+    folder.drop_checkpoints(keep=int(has_members(trainer)))  # the model is all that the others need
     return result
+
+
+def has_members(trainer: Trainer) -> bool:
+    """Whether the last checkpoint is of use beside the finished model: to draw masks, or for its snapshots."""
+    return bool(trainer.sparse.share) or trainer.sparse.method.keep_snapshots
 
 
 def predictor_of(trainer: Trainer, model: nn.Module, masks: int = MASKS) -> nn.Module:
@@ -146,15 +178,16 @@ def predictor_of(trainer: Trainer, model: nn.Module, masks: int = MASKS) -> nn.M
 def _pilot_temperature(
     folder: RunFolder, config: Config, requests: Requests, progress: Progress | None, minutes: float
 ) -> float:
-    """Fitted on a tenth of the training data by a run on the other nine; one serves all seeds of a setting."""
-    pilot = config.changed(temperature="holdout", seed=PILOT_SEED)
+    """Fitted by a run on nine tenths of what this one trains on; one pilot serves all seeds of a setting."""
+    held_out = config.held_out + 0.1 * (1 - config.held_out)
+    pilot = config.changed(temperature="holdout", seed=PILOT_SEED, validation=round(held_out, 12))
     place = RunFolder(folder.path.parent / "pilots" / pilot.digest())
-    with place.locked(wait=True):
-        if not place.is_started:
-            place.write_config(pilot)
-        if not place.is_finished:
-            _continue(place, Trainer(pilot, Parts.of(pilot)), requests, progress, minutes)
-        return float(place.read_json("result.json")["temperature"])
+    while True:
+        requests.check()
+        try:
+            return float(_complete(pilot, place, requests, progress, minutes)["temperature"])
+        except Busy:
+            time.sleep(0.2)  # another run's process trains this pilot
 
 
 def evaluate_run(
@@ -166,7 +199,7 @@ def evaluate_run(
     if not folder.is_finished:
         raise CiglError(f"the run in {out} is not finished: go on with `cigl train --resume {out}`.")
     trainer = Trainer(config, Parts.of(config))
-    if masks is not None or trainer.sparse.method.predicts_with == "members":
+    if has_members(trainer) and (masks is not None or trainer.sparse.method.predicts_with == "members"):
         trainer.load(folder.last_checkpoint(config.epochs * trainer.steps_per_epoch))
     if masks is not None:
         predictor: nn.Module = Ensemble(trainer.sparse.members(masks)).eval()

@@ -16,18 +16,7 @@ import torch
 from torch import Tensor
 
 from cigl.errors import CiglError
-from cigl.files import whole_file
-
-
-def write(path: Path, content: bytes) -> None:
-    """The whole file at once, or a CiglError and what was there before."""
-    try:
-        with whole_file(path) as temporary:
-            temporary.write_bytes(content)
-    except OSError as error:
-        raise CiglError(
-            f"{path} can't be written ({error.strerror or error}); what was there before is intact."
-        ) from error
+from cigl.files import write
 
 
 def save(path: Path, state: Any) -> None:

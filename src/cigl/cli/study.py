@@ -1,0 +1,150 @@
+"""cigl study: the paper's experiments, and your own grids."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cigl.cli.shared import Json, app, show_names, told
+from cigl.errors import CiglError
+
+if TYPE_CHECKING:
+    from cigl.study.engine import Crew
+    from cigl.study.grid import Study
+    from cigl.study.store import StudyFolder
+
+study_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Run whole experiments and watch over them.")
+app.add_typer(study_app, name="study")
+
+
+@study_app.command("list")
+def study_list(as_json: Json = False) -> None:
+    """The paper's experiments, a line each.
+
+    Example:
+
+      cigl study list
+    """
+    with told():
+        from cigl.study import catalogue
+
+        show_names(catalogue.names(), as_json)
+
+
+@study_app.command("status")
+def study_status(
+    folder: Annotated[Path, typer.Argument(help="folder of a study")],
+    as_json: Json = False,
+) -> None:
+    """Runs done, running, waiting and failed.
+
+    Example:
+
+      cigl study status studies/main
+    """
+    with told():
+        from cigl.study.show import show_status, status
+        from cigl.study.store import StudyFolder
+
+        state = status(StudyFolder(folder))
+        if as_json:
+            typer.echo(json.dumps(state))
+        else:
+            show_status(state)
+
+
+@study_app.command("run")
+def study_run(
+    what: Annotated[str, typer.Argument(metavar="NAME|FILE.yaml", help="from `cigl study list`, or your own grid")],
+    out: Annotated[Path, typer.Option(help="folder of the study")],
+    scale: Annotated[str | None, typer.Option(help="small, small-conv or paper [small]", show_default=False)] = None,
+    seeds: Annotated[str | None, typer.Option(help="how many, or which: 3 or 0,1,5", show_default=False)] = None,
+    jobs: Annotated[int | None, typer.Option(help="runs at a time [the number of cores]", show_default=False)] = None,
+    only: Annotated[str, typer.Option(help="a part of the grid: sparsity=0.95,method=cigl", show_default=False)] = "",
+    replace: Annotated[
+        list[str] | None, typer.Option("--set", help="a key of all runs: dataset=folder:PATH (may be repeated)")
+    ] = None,
+    runs: Annotated[Path | None, typer.Option(help="folder of runs that studies share [OUT/runs]")] = None,
+    ray: Annotated[str | None, typer.Option(help="run on Ray: local, auto or an address")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment, or what is left of it.
+
+    Finished runs are never run again; kill it whenever you like, and give the same command to go on. Several of these
+    commands may work on one folder at the same time. Failed runs are told of at the end and tried again next time.
+
+    Examples:
+
+      cigl study run main --out studies/main
+
+      cigl study run main --scale paper --set device=cuda --ray auto --out /shared/main
+
+      cigl study run mine.yaml --out studies/mine --only sparsity=0.95,method=cigl
+    """
+    with told("give the same command to go on"):
+        from cigl.study.engine import run_cells
+        from cigl.study.show import grid_progress, show_status, status
+        from cigl.study.store import StudyFolder
+
+        study = _study(what, scale, seeds, _pairs("--set", replace or []))
+        wanted = study.only(_pairs("--only", only.split(",") if only else []))
+        hire = _crew(jobs, ray)
+        folder = StudyFolder(out)
+        folder.create(study, runs)
+        with grid_progress(study.name, quiet or as_json) as show:
+            tally = run_cells(folder, wanted, hire(folder), show)
+        state = status(folder)
+        if as_json:
+            typer.echo(json.dumps(state))
+        else:
+            show_status(state)
+        if tally.failed:
+            raise typer.Exit(1)
+
+
+def _study(what: str, scale: str | None, seeds: str | None, keys: dict[str, str]) -> Study:
+    import yaml
+
+    from cigl.study import catalogue
+    from cigl.study.grid import Study
+    from cigl.train.config import read_keys
+
+    if not what.endswith((".yaml", ".yml")):
+        study = catalogue.study(what, scale or "small")
+    elif scale is not None:
+        raise CiglError(f"{what} says itself what is run: leave --scale out.")
+    else:
+        study = Study.of(read_keys(Path(what)))
+    study = study.with_keys({key: yaml.safe_load(value) for key, value in keys.items()})
+    return study if seeds is None else study.with_seeds(_seeds(seeds))
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",") if part) if "," in text else tuple(range(int(text)))
+    except ValueError:
+        raise CiglError(f"--seeds is {text!r}: give a number of seeds, or seeds such as 0,1,5.") from None
+
+
+def _pairs(option: str, texts: list[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    for name, equals, value in pairs:
+        if not (name and equals and value):
+            raise CiglError(f"{option} has {name + equals + value!r}: give name=value.")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _crew(jobs: int | None, ray: str | None) -> Callable[[StudyFolder], Crew]:
+    """Checked before the study's folder is made, hired after."""
+    from cigl.study.local import LocalCrew, cores
+
+    if jobs is not None and jobs < 1:
+        raise CiglError(f"--jobs is {jobs}: give a whole number, at least 1.")
+    if ray is None:
+        return lambda folder: LocalCrew(jobs or cores(), folder.log)
+    raise NotImplementedError

@@ -1,0 +1,145 @@
+"""Works through a study: hands runs to a crew, counts what comes back, and goes on whatever fails.
+
+The engine holds no state that could be lost. What is done, under way or failed stands in the run folders, and a run is
+claimed by the lock on its folder; so any number of engines may work on one study, and each may be killed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypedDict
+
+from cigl.study.grid import Cell
+from cigl.study.store import StudyFolder, record_failure
+from cigl.train.folder import RunFolder
+from cigl.train.signals import listening
+
+TICK = 0.25  # seconds between looks at signals and at the clock
+BUSY = 2.0  # seconds before a run that another process has is tried again
+
+
+class Order(TypedDict):
+    """What a worker has to know of a run; survives JSON."""
+
+    path: str
+    config: dict[str, Any]
+    masks: int
+
+
+class Outcome(TypedDict):
+    """What the engine hears of it."""
+
+    state: Literal["done", "failed", "busy"]
+    message: str
+    seconds: float
+
+
+class Crew(Protocol):
+    """Those who do the runs: processes here, or a cluster."""
+
+    size: int  # runs at a time
+
+    def submit(self, order: Order) -> Future[Outcome]:
+        """A run that kills its workers time and again ends as an exception."""
+
+    def share(self, order: Order) -> float:
+        """How much of a run under way is done."""
+
+    def close(self) -> None:
+        """Let runs under way save themselves, and end."""
+
+
+@dataclass
+class Tally:
+    """Where the study stands."""
+
+    total: int
+    done: int  # those done before included
+    failed: dict[Cell, str] = field(default_factory=dict)
+    running: dict[Cell, float] = field(default_factory=dict)  # with the share that is done
+    elsewhere: int = 0  # under way in other processes
+    ended: int = 0  # here
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """From the pace so far; None before there is one."""
+        under_way = sum(self.running.values())
+        here = self.ended + under_way
+        left = self.total - self.done - len(self.failed) - under_way
+        return left * (time.monotonic() - self.started) / here if here > 0.05 else None
+
+
+Show = Callable[[Tally, "list[str]"], None]  # the second: news, a line each
+
+
+def run_cells(folder: StudyFolder, wanted: Iterable[Cell], crew: Crew, show: Show) -> Tally:
+    """Every wanted run to its end, here or in another process. SIGINT and SIGTERM come out as Stopped."""
+    engine = _Engine(folder, wanted, crew)
+    with listening() as requests:
+        try:
+            while not engine.is_idle:
+                requests.check()
+                news = engine.turn()
+                show(engine.tally, news)
+        finally:
+            crew.close()
+    return engine.tally
+
+
+class _Engine:
+    """Cells move from ``waiting`` to ``pending`` and out; those that other processes have come round again."""
+
+    def __init__(self, folder: StudyFolder, wanted: Iterable[Cell], crew: Crew):
+        self.folder, self.crew, self.masks = folder, crew, folder.read().masks
+        todo = {cell.digest: cell for cell in wanted}  # cells may share a run
+        done = {each.cell.digest for each in folder.find().finished} & todo.keys()
+        self.tally = Tally(len(todo), len(done))
+        self.waiting = deque(cell for digest, cell in todo.items() if digest not in done)
+        self.busy: deque[tuple[float, Cell]] = deque()  # with the time to try again
+        self.pending: dict[Future[Outcome], tuple[Cell, Order]] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.waiting or self.busy or self.pending)
+
+    def turn(self) -> list[str]:
+        """Hand out what can be handed out, and wait a moment for what comes back."""
+        while self.busy and self.busy[0][0] < time.monotonic():
+            self.waiting.append(self.busy.popleft()[1])
+        while self.waiting and len(self.pending) < self.crew.size:
+            cell = self.waiting.popleft()
+            order = self._order(cell)
+            self.pending[self.crew.submit(order)] = cell, order
+        if not self.pending:
+            time.sleep(TICK)
+        ended = wait(self.pending, TICK, FIRST_COMPLETED).done
+        news = [line for future in ended if (line := self._count(future))]
+        self.tally.running = {cell: self.crew.share(order) for cell, order in self.pending.values()}
+        self.tally.elsewhere = len(self.busy)
+        return news
+
+    def _order(self, cell: Cell) -> Order:
+        path = self.folder.folder(cell).path.resolve()
+        return {"path": str(path), "config": cell.config.plain(), "masks": self.masks}
+
+    def _count(self, future: Future[Outcome]) -> str | None:
+        cell, order = self.pending.pop(future)
+        try:
+            outcome = future.result()
+        except Exception as error:  # the run's process died, each time it was tried
+            outcome = {"state": "failed", "message": str(error), "seconds": 0.0}
+            record_failure(RunFolder(order["path"]), outcome["message"])
+        if outcome["state"] == "busy":
+            self.busy.append((time.monotonic() + BUSY, cell))
+            return None
+        self.tally.ended += 1
+        if outcome["state"] == "done":
+            self.tally.done += 1
+            return f"{cell}: done in {outcome['seconds']:.0f} s"
+        self.tally.failed[cell] = outcome["message"]
+        return f"{cell}: failed: {outcome['message']}"

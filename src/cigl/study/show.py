@@ -1,0 +1,106 @@
+"""What a person sees of a study: where the grid stands while it is worked through, and where it stood."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from cigl.study.engine import Show, Tally
+from cigl.study.grid import Cell
+from cigl.study.store import Found, StudyFolder
+
+
+@contextmanager
+def grid_progress(name: str, quiet: bool = False) -> Iterator[Show]:
+    """Runs done, running, failed, and time left; on something that is no terminal, a line per run."""
+    if quiet:
+        yield lambda tally, news: None
+    elif not sys.stderr.isatty():
+        yield _lines
+    else:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            grid = bar.add_task(name, total=None, text="")
+            tasks: dict[Cell, Any] = {}
+
+            def show(tally: Tally, news: list[str]) -> None:
+                for line in news:
+                    bar.console.print(line, highlight=False, markup=False)
+                bar.update(grid, total=tally.total, completed=tally.done, text=summary(tally))
+                for cell in tasks.keys() - tally.running.keys():
+                    bar.remove_task(tasks.pop(cell))
+                for cell, share in tally.running.items():
+                    if cell not in tasks:
+                        tasks[cell] = bar.add_task(f"  {cell}", total=1.0, text="")
+                    bar.update(tasks[cell], completed=share, text=f"{share:.0%}")
+
+            yield show
+
+
+def _lines(tally: Tally, news: list[str]) -> None:
+    for line in news:
+        print(f"{line} ({summary(tally)})", file=sys.stderr)
+
+
+def summary(tally: Tally) -> str:
+    parts = [f"{tally.done}/{tally.total} done", f"{len(tally.running)} running"]
+    if tally.elsewhere:
+        parts.append(f"{tally.elsewhere} in other processes")
+    parts.append(f"{len(tally.failed)} failed")
+    if tally.seconds_left is not None:
+        parts.append(f"{duration(tally.seconds_left)} left")
+    return ", ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(59), duration(3599), duration(7260)
+    ('59 s', '60 min', '2 h 1 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes <= 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def status(folder: StudyFolder) -> dict[str, Any]:
+    """Where the study in a folder stands, as plain data."""
+    study, found = folder.read(), folder.find()
+    running = [cell for cell in [*found.missing, *found.failed] if folder.folder(cell).is_locked]
+    failed = {cell: error for cell, error in found.failed.items() if cell not in running}
+    return {
+        "study": study.name,
+        "folder": str(folder.path),
+        "total": _total(found),
+        "done": len(found.finished),
+        "running": [str(cell) for cell in running],
+        "failed": [
+            {"run": str(cell), "path": str(folder.folder(cell).path), "message": error.get("message", "")}
+            for cell, error in failed.items()
+        ],
+        "damaged": {str(path): reason for path, reason in found.damaged.items()},
+        "waiting": len(found.missing) + len(found.failed) - len(running) - len(failed),
+    }
+
+
+def _total(found: Found) -> int:
+    return len(found.finished) + len(found.failed) + len(found.damaged) + len(found.missing)
+
+
+def show_status(state: dict[str, Any]) -> None:
+    print(
+        f"{state['study']} in {state['folder']}: {state['done']} of {state['total']} runs done, "
+        f"{len(state['running'])} running, {state['waiting']} waiting, {len(state['failed'])} failed, "
+        f"{len(state['damaged'])} damaged"
+    )
+    for run in state["running"]:
+        print(f"  running  {run}")
+    for run in state["failed"]:
+        print(f"  failed   {run['run']} ({run['path']}): {run['message']}")
+    for path, reason in state["damaged"].items():
+        print(f"  damaged  {path}: {reason}")

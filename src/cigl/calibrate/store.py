@@ -66,7 +66,7 @@ def write(report: Report, path: str | os.PathLike[str]) -> None:
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Samples, dict[str, Array]]:
     plain, beside = locate(path)
-    loaded = load(beside)
+    loaded: dict[str, Any] = load(beside)
     draws = {name.removeprefix("draws/"): loaded.pop(name) for name in list(loaded) if name.startswith("draws/")}
     try:
         return plain, Samples(**({"top5": None} | loaded)), draws

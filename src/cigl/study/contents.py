@@ -22,7 +22,7 @@ class Contents:
 
 _CONTENTS = {
     "main": Contents(
-        figures=("sparsity", "sparsity-temperature"), shows="the paper's accuracy table and its figure of ECE by sparsity"
+        figures=("sparsity", "sparsity-temperature"), shows="the paper's accuracy table and its figure of ECE"
     ),
     "dropout": Contents(shows="the paper's two dropout tables"),
     "calibrators": Contents(
@@ -42,7 +42,7 @@ _CONTENTS = {
         shows="the paper's table on averaging alone",
     ),
     "double-descent": Contents(
-        figures=("double-descent", "reliability"), shows="the paper's first figure: reliability diagrams and double descent"
+        figures=("double-descent", "reliability"), shows="the paper's first figure"
     ),
     "mask-correlation": Contents(
         tables=("masks", "accuracy", "ece", *_ALWAYS), figures=("masks",), shows="the paper's figure of W against Z*W"

@@ -1,4 +1,4 @@
-"""Draws what ``figures.prepare_...`` returns. Colours are those of Okabe & Ito, and no method is told by colour alone."""
+"""Draws what ``figures.prepare_...`` returns, in the colours of Okabe & Ito; no method is told by its colour alone."""
 
 from __future__ import annotations
 
@@ -157,12 +157,16 @@ def plot_polygons(data: Mapping[str, Any], path: Path) -> None:
     """The smaller polygon has the lower ECE; the axes go from 0 in the middle."""
 
     def draw(figure: Any) -> None:
+        from matplotlib.ticker import MaxNLocator
+
         panels = data["panels"]
         axes = figure.subplots(1, len(panels), subplot_kw={"projection": "polar"}, squeeze=False)[0]
         top = 1.08 * max(max(panel["cigl"] + panel["other"]) for panel in panels)
         for panel, axis in zip(panels, axes, strict=True):
             corners = len(panel["sparsity"])
-            angles = [math.pi / 2 - 2 * math.pi * i / corners for i in range(corners)]
+            angles = [2 * math.pi * i / corners for i in range(corners)]
+            axis.set_theta_zero_location("N")
+            axis.set_theta_direction(-1)
             sides = ((panel["other"], panel["label"], "rigl"), (panel["cigl"], data["label"], "cigl"))
             for values, label, method in sides:
                 style = look(method)
@@ -171,13 +175,14 @@ def plot_polygons(data: Mapping[str, Any], path: Path) -> None:
                 axis.fill(angles, values, color=style.color, alpha=0.12)
             axis.set_xticks(angles, [f"{100 * s:.6g} %" for s in panel["sparsity"]], fontsize=_SMALL)
             axis.set_ylim(0, top)
-            axis.locator_params(axis="y", nbins=4)
-            axis.set_rlabel_position(90 - 180 / corners)
+            axis.yaxis.set_major_locator(MaxNLocator(4, prune="lower"))
+            axis.set_rlabel_position(180 / corners)
+            axis.tick_params(axis="x", pad=0)
             axis.tick_params(axis="y", labelsize=6, colors="0.35")
             axis.grid(color="0.88", linewidth=0.5)
             axis.spines["polar"].set_color("0.8")
-            axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), frameon=False, fontsize=_SMALL)
-        figure.subplots_adjust(wspace=0.35)
+            axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), frameon=False, fontsize=_SMALL)
+        figure.subplots_adjust(wspace=0.5)
 
     save_figure(draw, path, (2.35 * len(data["panels"]), 2.6))
 

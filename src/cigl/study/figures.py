@@ -37,7 +37,8 @@ def prepare_lines(evidence: Evidence, setting: str, *, scaled: bool = False) -> 
     """Per panel a line for each method: sparsities, means and interval ends; for the ECE the noise floor too."""
     panels = []
     for metric in ("ece_15", "accuracy"):
-        shown, lines, floors = SHOWN[metric], [], {}
+        shown, lines = SHOWN[metric], []
+        floors: dict[float, list[float]] = {}
         for method in evidence.methods(setting):
             points = {}
             for sparsity in evidence.sparsities(setting, [method]):
@@ -104,7 +105,7 @@ def prepare_masks(evidence: Evidence, setting: str) -> dict[str, Any]:
 
 
 def prepare_reliability(evidence: Evidence, setting: str) -> dict[str, Any]:
-    """The first seed's reports at the lowest sparsity and at 95 %, of the reference or the first method that has both."""
+    """Reports of the first seed, dense and at 95 %, of the reference or else the first method that has both."""
     methods = dict.fromkeys([evidence.study.reference, *evidence.methods(setting)])
     sparsities = {method: evidence.sparsities(setting, [method]) for method in methods}
     both = [method for method in methods if _COMPARED in sparsities[method] and min(sparsities[method]) < _COMPARED]
@@ -169,7 +170,7 @@ def make_figures(evidence: Evidence, contents: Contents) -> list[Figure]:
 def _is_empty(data: Mapping[str, Any]) -> bool:
     """Whether there is nothing to draw in some panel."""
     panels = data.get("panels", [data])
-    parts = [panel for panel in panels.values()] if isinstance(panels, dict) else panels
+    parts = list(panels.values()) if isinstance(panels, dict) else panels
     return not parts or not all(part.get("lines", part.get("bars", part.get("cigl"))) for part in parts)
 
 

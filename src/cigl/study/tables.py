@@ -34,6 +34,10 @@ class Table:
     rows: tuple[tuple[Entry, ...], ...]
     notes: tuple[str, ...] = ()
 
+    def text_columns(self) -> list[bool]:
+        """Which columns hold no number."""
+        return [all(row[i].value is None for row in self.rows) for i in range(len(self.columns))]
+
 
 def to_markdown(table: Table) -> str:
     """As GitHub shows it.
@@ -48,7 +52,7 @@ def to_markdown(table: Table) -> str:
     """
     lines = [f"**{_marked(table.title)}**", ""]
     lines.append("| " + " | ".join(map(_marked, table.columns)) + " |")
-    lines.append("|" + "|".join(":--" if text else "--:" for text in _text_columns(table)) + "|")
+    lines.append("|" + "|".join(":--" if text else "--:" for text in table.text_columns()) + "|")
     for row in table.rows:
         cells = (f"**{_marked(entry.text)}**" if entry.bold else _marked(entry.text) for entry in row)
         lines.append("| " + " | ".join(cells) + " |")
@@ -74,7 +78,7 @@ def to_latex(table: Table) -> str:
     \\end{table}
     <BLANKLINE>
     """
-    alignment = "".join("l" if text else "r" for text in _text_columns(table))
+    alignment = "".join("l" if text else "r" for text in table.text_columns())
     lines = [r"\begin{table}", r"\centering", rf"\caption{{{_escaped(table.title)}}}"]
     lines += [rf"\begin{{tabular}}{{{alignment}}}", r"\toprule", _latex_row(table.columns), r"\midrule"]
     for row in table.rows:
@@ -109,10 +113,6 @@ def to_csv(table: Table) -> str:
 
 
 FORMATS: dict[str, Callable[[Table], str]] = {".md": to_markdown, ".tex": to_latex, ".csv": to_csv}
-
-
-def _text_columns(table: Table) -> list[bool]:
-    return [all(row[i].value is None for row in table.rows) for i in range(len(table.columns))]
 
 
 _MARKDOWN = str.maketrans({mark: f"\\{mark}" for mark in "\\|*_<>[]`"})

@@ -140,7 +140,7 @@ def _intervals(evidence: Evidence, setting: str, contents: Contents, *, metric: 
         row[3] = Entry(row[3].text, row[3].value, runs=(setting, method, sparsity))
         rows.append(tuple(row))
     notes = [
-        "The two errors are the parts of the mean's standard error that more seeds, and more test points, would shrink; "
+        "The two errors are the parts of the mean's standard error that more seeds and more test points would shrink; "
         "the interval holds both (Student's t with Satterthwaite's degrees of freedom)."
     ]
     if any(row[2].value == 1 for row in rows):

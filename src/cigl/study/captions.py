@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 from cigl.study.evidence import Evidence
@@ -20,7 +20,7 @@ def of_lines(evidence: Evidence, setting: str, data: Mapping[str, Any], *, scale
 def of_bars(evidence: Evidence, setting: str, data: Mapping[str, Any]) -> str:
     methods = [line["method"] for line in data["panels"][0]["lines"] if line["method"] != evidence.study.reference]
     parts = [against_reference(evidence, setting, method) for method in methods]
-    return " ".join([*(part for part in parts if part), lowest(data), "Bars are 95 % intervals."])
+    return " ".join(part for part in [*parts, lowest(data), "Bars are 95 % intervals."] if part)
 
 
 def against_reference(evidence: Evidence, setting: str, method: str, scaled: bool = False) -> str:
@@ -36,9 +36,9 @@ def against_reference(evidence: Evidence, setting: str, method: str, scaled: boo
             found[sparsity] = (ece, accuracy, share)
     if not found:
         return ""
-    lower = [s for s, (ece, _, _) in found.items() if ece.value < 0]
-    sure = [s for s, (ece, _, _) in found.items() if ece.high < 0]
-    worse = [s for s, (ece, _, _) in found.items() if ece.low > 0]
+    lower = [s for s, (ece, _, _) in found.items() if _is_lower(ece)]
+    sure = [s for s, (ece, _, _) in found.items() if _surely_lower(ece)]
+    worse = [s for s, (ece, _, _) in found.items() if _surely_higher(ece)]
     theirs = evidence.study.label(reference)
     text = f"{evidence.study.label(method)}'s ECE is lower than {theirs}'s at {_of(lower, found)}"
     if lower:
@@ -73,8 +73,9 @@ def of_turns(evidence: Evidence, setting: str, data: Mapping[str, Any]) -> str:
             continue
         ends = turning_points(line["mean"], line["low"], line["high"])
         steps = [f"{line['mean'][i]:.3f} at {percent(line['sparsity'][i])}" for i in ends]
-        parts.append(f"{line['label']}'s ECE goes from {', to '.join(steps)}.")
-    return " ".join([*parts, "Turns whose 95 % intervals overlap are not counted. " + _INTERVALS])
+        turns = "no turn in between" if len(ends) == 2 else "a turn" if len(ends) == 3 else f"{len(ends) - 2} turns"
+        parts.append(f"{line['label']}'s ECE goes from {', to '.join(steps)} ({turns}).")
+    return " ".join([*parts, "A turn counts where its 95 % interval is clear of both neighbours'. " + _INTERVALS])
 
 
 def turning_points(mean: Sequence[float], low: Sequence[float], high: Sequence[float]) -> list[int]:
@@ -99,17 +100,32 @@ def turning_points(mean: Sequence[float], low: Sequence[float], high: Sequence[f
 def of_polygons(evidence: Evidence, setting: str, data: Mapping[str, Any]) -> str:
     parts = []
     for panel in data["panels"]:
-        lower, sure = [], []
+        found = []
         for sparsity in panel["sparsity"]:
             ours = evidence.numbers(setting, "cigl", sparsity, "ece_15", False)
-            found = difference(ours, evidence.numbers(setting, panel["method"], sparsity, "ece_15", panel["scaled"]))
-            lower += [sparsity] if found is not None and found.value < 0 else []
-            sure += [sparsity] if found is not None and found.excludes_zero else []
+            theirs = evidence.numbers(setting, panel["method"], sparsity, "ece_15", panel["scaled"])
+            found.append(difference(ours, theirs))
+        known = [one for one in found if one is not None]
+        lower, sure, worse = (
+            [one for one in known if is_so(one)] for is_so in (_is_lower, _surely_lower, _surely_higher)
+        )
         parts.append(
-            f"{data['label']}'s ECE is lower than that of {panel['label']} at {_of(lower, panel['sparsity'])}; the "
-            f"interval of the difference excludes 0 at {len(sure)}."
+            f"{data['label']}'s ECE is lower than that of {panel['label']} at {_of(lower, known)}; the interval of the "
+            f"difference is below 0 at {len(sure)}, above 0 at {len(worse)}."
         )
     return " ".join(parts)
+
+
+def _is_lower(one: OverSeeds) -> bool:
+    return one.value < 0
+
+
+def _surely_lower(one: OverSeeds) -> bool:
+    return one.high < 0
+
+
+def _surely_higher(one: OverSeeds) -> bool:
+    return one.low > 0
 
 
 def of_reliability(evidence: Evidence, setting: str, data: Mapping[str, Any]) -> str:
@@ -131,7 +147,7 @@ def of_masks(evidence: Evidence, setting: str, data: Mapping[str, Any]) -> str:
     return " ".join([*parts, "Bars are the standard deviation over seeds."])
 
 
-def _of(places: Sequence[float], all_places: Any) -> str:
+def _of(places: Sized, all_places: Sized) -> str:
     number = len(all_places)
     return f"{len(places)} of {number} sparsit{'y' if number == 1 else 'ies'}"
 

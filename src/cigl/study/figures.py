@@ -36,7 +36,7 @@ class Figure:
 def prepare_lines(evidence: Evidence, setting: str, *, scaled: bool = False) -> dict[str, Any]:
     """Per panel a line for each method: sparsities, means and interval ends; for the ECE the noise floor too."""
     panels = []
-    for metric in ("ece_15", "accuracy"):
+    for metric in ("ece_15", "nll" if scaled else "accuracy"):  # a temperature leaves accuracy as it is
         shown, lines = SHOWN[metric], []
         floors: dict[float, list[float]] = {}
         for method in evidence.methods(setting):
@@ -140,7 +140,7 @@ class _Kind:
 FIGURES = {
     "sparsity": _Kind("ECE and accuracy by sparsity", prepare_lines, drawing.plot_lines, captions.of_lines),
     "sparsity-temperature": _Kind(
-        "ECE and accuracy by sparsity, after temperature scaling", partial(prepare_lines, scaled=True),
+        "ECE and NLL by sparsity, after temperature scaling", partial(prepare_lines, scaled=True),
         drawing.plot_lines, partial(captions.of_lines, scaled=True),
     ),
     "double-descent": _Kind(

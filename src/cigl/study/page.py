@@ -74,13 +74,17 @@ def _anchor(section: Section, *parts: object) -> str:
 
 def _section(section: Section) -> str:
     evidence, study = section.evidence, section.evidence.study
-    about = " ".join(part for part in (study.about.capitalize() + "." if study.about else "", _shows(section)) if part)
+    about = " ".join(part for part in (_sentence(study.about), _shows(section)) if part)
     parts = [f'<section id="{section.name}">', f"<h2>{_text(study.name)}</h2>", f"<p>{_text(about)}</p>"]
     parts += [_state(evidence), *(_figure(section, figure) for figure in section.figures)]
     parts += [_table(section, table) for table in section.tables]
     parts += [f'<h3 id="{_anchor(section, "runs")}">Runs: what is behind each number</h3>']
     parts += [_runs(section, key, runs) for key, runs in _groups(evidence)]
     return "\n".join([*parts, "</section>"])
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".") + "." if text else ""
 
 
 def _shows(section: Section) -> str:
@@ -108,7 +112,8 @@ def _state(evidence: Evidence) -> str:
 def _figure(section: Section, figure: Figure) -> str:
     source, caption = _data("image/svg+xml", section.drawn[figure.name]), _text(figure.caption)
     return (
-        f'<figure id="{_anchor(section, figure.name)}"><img alt="{_text(figure.title)}" src="{source}">'
+        f'<figure id="{_anchor(section, figure.name)}"><div class="scroll picture" tabindex="0">'
+        f'<img alt="{_text(figure.title)}" src="{source}"></div>'
         f"<figcaption><strong>{_text(figure.title)}.</strong> {caption}</figcaption></figure>"
     )
 

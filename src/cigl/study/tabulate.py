@@ -44,7 +44,7 @@ def _by_sparsity(evidence: Evidence, setting: str, contents: Contents, *, metric
 
     notes = [_STD]
     if metric == "ece_15":
-        notes.append(f"Bold: at least {NOTABLE:.0%} below {reference}'s ECE. 15 bins of equal width.")
+        notes.append(f"Bold: at least {percent(NOTABLE)} below {reference}'s ECE. 15 bins of equal width.")
         notes.append(_floors(evidence, setting, scaled))
     if scaled:
         notes.append(_SCALED)

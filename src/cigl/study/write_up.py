@@ -74,8 +74,8 @@ def _names(studies: Sequence[str]) -> list[str]:
 def _made(evidences: Sequence[Evidence]) -> str:
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     return (
-        f"Made on {today} by cigl {cigl.__version__} from {sum(len(e.runs) for e in evidences):,} finished runs. Click a "
-        "heading to sort by it; a number links to the runs behind it, with their configuration and versions."
+        f"Made on {today} by cigl {cigl.__version__} from {sum(len(e.runs) for e in evidences):,} finished runs. Click "
+        "a heading to sort by it; a number links to the runs behind it, with their configuration and versions."
     )
 
 

@@ -88,7 +88,7 @@ def test_noise_raises_a_calibration_error():
 def test_differences_leave_room_for_the_noise_of_both():
     a, b = (Measured(value, np.full(9, value + 0.001), floor=0.01) for value in (0.02, 0.05))
     found = difference({0: a}, {0: b})
-    room = 0.001 / (math.sqrt(2) - 1)
+    room = 0.001 / (math.sqrt(2) - 1) * math.sqrt(2 / 3)
     assert (found.low, found.high) == pytest.approx((-0.03 - room, -0.03 + room))
 
 

@@ -28,7 +28,7 @@ _CONTENTS = {
     "calibrators": Contents(
         figures=("polygons", "sparsity", "sparsity-temperature"), shows="the paper's polygons of ECE"
     ),
-    "ablation": Contents(figures=("bars",), shows="the paper's ablation bars"),
+    "ablation": Contents(figures=("ablation", "sparsity"), shows="the paper's ablation bars"),
     "set": Contents(shows="the paper's SET table"),
     "sup-tickets": Contents(
         tables=("ece-change", "ece", "accuracy", *_ALWAYS),

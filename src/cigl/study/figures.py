@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ SUFFIXES = (".svg", ".png")
 _CIGL = "cigl"
 # The paper's calibrators, each under the name of its run and whether the run is temperature-scaled.
 _CALIBRATORS = {"mixup": ("rigl-mixup", False), "temperature scaling": ("rigl", True), "label smoothing": ("rigl-ls", False)}  # fmt: skip # noqa: E501
+_PARTS = ("rigl", "rigl-wdp", "cigl-no-rm", "cigl-no-wma", "cigl")  # CigL, and what is left without its parts
 _COMPARED = 0.95  # the sparsity whose reliability diagram stands beside the dense one's
 
 
@@ -52,12 +53,13 @@ def prepare_lines(evidence: Evidence, setting: str, *, scaled: bool = False) -> 
     return {"panels": panels, "reference": evidence.study.reference}
 
 
-def prepare_bars(evidence: Evidence, setting: str) -> dict[str, Any]:
-    """As lines, for methods that run at the sparsities of the reference."""
+def prepare_bars(evidence: Evidence, setting: str, *, methods: Collection[str] = ()) -> dict[str, Any]:
+    """As lines, for these methods (or all) that run at the sparsities of the reference."""
     data = prepare_lines(evidence, setting)
     wanted = set(evidence.sparsities(setting, [evidence.study.reference]))
     for panel in data["panels"]:
-        panel["lines"] = [line for line in panel["lines"] if wanted & set(line["sparsity"])]
+        chosen = [line for line in panel["lines"] if not methods or line["method"] in methods]
+        panel["lines"] = [line for line in chosen if wanted & set(line["sparsity"])]
         panel["sparsity"] = sorted(wanted)
     return data
 
@@ -148,6 +150,10 @@ FIGURES = {
     ),
     "polygons": _Kind("ECE of CigL and of calibrators", prepare_polygons, drawing.plot_polygons, captions.of_polygons),
     "bars": _Kind("ECE and accuracy, method by method", prepare_bars, drawing.plot_bars, captions.of_bars),
+    "ablation": _Kind(
+        "ECE and accuracy of CigL without its parts", partial(prepare_bars, methods=_PARTS),
+        drawing.plot_bars, captions.of_bars,
+    ),
     "reliability": _Kind("Reliability diagrams", prepare_reliability, plot_reliability, captions.of_reliability),
     "masks": _Kind("Accuracy of W and of Z*W", prepare_masks, drawing.plot_masks, captions.of_masks),
 }  # fmt: skip

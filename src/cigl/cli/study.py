@@ -120,7 +120,12 @@ def _study(what: str, scale: str | None, seeds: str | None, keys: dict[str, str]
         raise CiglError(f"{what} says itself what is run: leave --scale out.")
     else:
         study = Study.of(read_keys(Path(what)))
-    study = study.with_keys({key: yaml.safe_load(value) for key, value in keys.items()})
+    try:
+        given = {key: yaml.safe_load(value) for key, value in keys.items()}
+    except yaml.YAMLError:
+        text = ", ".join(f"{key}={value}" for key, value in keys.items())
+        raise CiglError(f"--set has {text}: give values as YAML has them.") from None
+    study = study.with_keys(given)
     return study if seeds is None else study.with_seeds(_seeds(seeds))
 
 
@@ -142,9 +147,11 @@ def _pairs(option: str, texts: list[str]) -> dict[str, str]:
 def _crew(jobs: int | None, ray: str | None) -> Callable[[StudyFolder], Crew]:
     """Checked before the study's folder is made, hired after."""
     from cigl.study.local import LocalCrew, cores
+    from cigl.study.on_ray import RayCrew, find_ray
 
     if jobs is not None and jobs < 1:
         raise CiglError(f"--jobs is {jobs}: give a whole number, at least 1.")
     if ray is None:
         return lambda folder: LocalCrew(jobs or cores(), folder.log)
-    raise NotImplementedError
+    find_ray()
+    return lambda folder: RayCrew(ray, jobs or cores())

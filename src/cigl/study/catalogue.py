@@ -105,7 +105,7 @@ SCALES: dict[str, Scale] = {
     ),
     "small-conv": Scale(
         "10,000 images of CIFAR-10, a thin wide ResNet with batch norm: hours on a laptop",
-        {"cifar10-wrn-10-1": {"preset": "cifar10-convnet", "model": "wrn-10-1", "lr": 0.1}},
+        {"cifar10-wrn-10-1": {"preset": "cifar10-convnet", "model": "wrn-10-1", "lr": 0.1, "epochs": 30}},
         batch_norm=True,
         masked={"random_mask": 0.05},
     ),

@@ -41,7 +41,9 @@ class Outcome(TypedDict):
 class Crew(Protocol):
     """Those who do the runs: processes here, or a cluster."""
 
-    size: int  # runs at a time
+    @property
+    def size(self) -> int:
+        """How many runs at a time."""
 
     def submit(self, order: Order) -> Future[Outcome]:
         """A run that kills its workers time and again ends as an exception."""

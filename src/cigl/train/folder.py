@@ -107,8 +107,13 @@ class RunFolder:
         try:
             with self.metrics.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-                file.flush()
-                os.fsync(file.fileno())  # before the checkpoint that counts on it
+        except OSError as error:
+            raise CiglError(f"{self.metrics} can't be written: {error.strerror}.") from error
+
+    def _sync_metrics(self) -> None:
+        try:
+            with self.metrics.open("a") as file:
+                os.fsync(file.fileno())
         except OSError as error:
             raise CiglError(f"{self.metrics} can't be written: {error.strerror}.") from error
 
@@ -135,6 +140,7 @@ class RunFolder:
     def save_checkpoint(self, step: int, state: Any) -> None:
         from cigl.train import tensors
 
+        self._sync_metrics()  # the checkpoint counts on them
         tensors.save(self.checkpoints / f"{step}.safetensors", state)
         self.drop_checkpoints(KEEP)
 

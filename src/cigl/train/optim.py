@@ -14,14 +14,15 @@ from cigl.train.config import Config
 
 
 def build_optimizer(config: Config, model: nn.Module) -> Optimizer:
-    parameters = model.parameters()
+    parameters = list(model.parameters())
+    fused = parameters[0].device.type in ("cpu", "cuda")  # one pass over the weights in place of five
     if config.optimizer == "sgd":
         nesterov = config.nesterov and config.momentum > 0
         return torch.optim.SGD(
-            parameters, config.lr, config.momentum, weight_decay=config.weight_decay, nesterov=nesterov
+            parameters, config.lr, config.momentum, weight_decay=config.weight_decay, nesterov=nesterov, fused=fused
         )
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    return kind(parameters, config.lr, weight_decay=config.weight_decay)
+    return kind(parameters, config.lr, weight_decay=config.weight_decay, fused=fused)
 
 
 def lr_factor(config: Config, steps_per_epoch: int) -> Callable[[int], float]:

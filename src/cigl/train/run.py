@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,13 @@ MASKS = 10  # drawn for MC dropout
 PILOT_SEED = 0
 
 
+class Saving(NamedTuple):
+    """When checkpoints are written, besides at the end."""
+
+    minutes: float
+    every_epoch: bool = True
+
+
 def train(
     config: Config, out: Path | str, *, progress: Progress | None = None, checkpoint_minutes: float = 10.0
 ) -> dict[str, Any]:
@@ -43,7 +50,7 @@ def train(
         with folder.locked():
             _refuse_started(folder)
             _start(folder, config)
-            return _continue(folder, trainer, requests, progress, checkpoint_minutes)
+            return _continue(folder, trainer, requests, progress, Saving(checkpoint_minutes))
 
 
 def _start(folder: RunFolder, config: Config) -> None:
@@ -64,19 +71,20 @@ def resume(out: Path | str, *, progress: Progress | None = None, checkpoint_minu
     if folder.is_finished:
         return dict(folder.read_json("result.json"))
     with listening() as requests, folder.locked():
-        return _continue(folder, Trainer(config, Parts.of(config)), requests, progress, checkpoint_minutes)
+        trainer = Trainer(config, Parts.of(config))
+        return _continue(folder, trainer, requests, progress, Saving(checkpoint_minutes))
 
 
 def complete(
-    config: Config, out: Path | str, *, progress: Progress | None = None, checkpoint_minutes: float = 10.0
+    config: Config, out: Path | str, *, progress: Progress | None = None, checkpoint_minutes: float = 0.5
 ) -> dict[str, Any]:
     """Whatever is left to do of this run: all of it, the rest or nothing. Busy if another process is at it."""
     with listening() as requests:
-        return _complete(config, RunFolder(out), requests, progress, checkpoint_minutes)
+        return _complete(config, RunFolder(out), requests, progress, Saving(checkpoint_minutes, every_epoch=False))
 
 
 def _complete(
-    config: Config, folder: RunFolder, requests: Requests, progress: Progress | None, minutes: float
+    config: Config, folder: RunFolder, requests: Requests, progress: Progress | None, saving: Saving
 ) -> dict[str, Any]:
     with folder.locked():
         if folder.is_finished:
@@ -86,25 +94,25 @@ def _complete(
             _start(folder, config)
         elif folder.read_config() != config:
             raise CiglError(f"{folder.path} holds a run of another configuration: remove it, or choose another place.")
-        return _continue(folder, trainer, requests, progress, minutes)
+        return _continue(folder, trainer, requests, progress, saving)
 
 
 def _continue(
-    folder: RunFolder, trainer: Trainer, requests: Requests, progress: Progress | None, minutes: float
+    folder: RunFolder, trainer: Trainer, requests: Requests, progress: Progress | None, saving: Saving
 ) -> dict[str, Any]:
     requests.check()
     config = trainer.config
-    pilot = _pilot_temperature(folder, config, requests, progress, minutes) if config.temperature == "pilot" else None
+    pilot = _pilot_temperature(folder, config, requests, progress, saving) if config.temperature == "pilot" else None
     torch.manual_seed(config.seed)  # a pilot may have drawn numbers since
     state = folder.load_checkpoint()
     if state is not None:
         trainer.load(state)
     folder.cut_metrics(trainer.epoch)
-    _train(trainer, folder, requests, progress, minutes * 60)
+    _train(trainer, folder, requests, progress, saving)
     return _finish(trainer, folder, pilot)
 
 
-def _train(trainer: Trainer, folder: RunFolder, requests: Requests, progress: Progress | None, seconds: float) -> None:
+def _train(trainer: Trainer, folder: RunFolder, requests: Requests, progress: Progress | None, saving: Saving) -> None:
     saved = time.monotonic()
 
     def save() -> None:
@@ -112,22 +120,24 @@ def _train(trainer: Trainer, folder: RunFolder, requests: Requests, progress: Pr
         folder.save_checkpoint(trainer.step, trainer.state())
         saved = time.monotonic()
 
-    board = tensorboard(folder.path, trainer.epoch)
-    while trainer.epoch < trainer.config.epochs:
-        start = time.monotonic()
-        for _ in trainer.steps():
-            if progress is not None:
-                progress(trainer, None)
-            if requests.number is not None or time.monotonic() - saved > seconds:
+    epochs = trainer.config.epochs
+    with tensorboard(folder.path, trainer.epoch) as board:
+        while trainer.epoch < epochs:
+            start = time.monotonic()
+            for _ in trainer.steps():
+                if progress is not None:
+                    progress(trainer, None)
+                if requests.number is not None or time.monotonic() - saved > saving.minutes * 60:
+                    save()
+                    requests.check()
+            row = trainer.finish_epoch(time.monotonic() - start)
+            folder.add_metrics(row)
+            if saving.every_epoch or requests.number is not None or trainer.epoch == epochs:
                 save()
-                requests.check()
-        row = trainer.finish_epoch(time.monotonic() - start)
-        folder.add_metrics(row)
-        save()
-        board(row)
-        if progress is not None:
-            progress(trainer, row)
-        requests.check()
+            board(row)
+            if progress is not None:
+                progress(trainer, row)
+            requests.check()
 
 
 def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[str, Any]:
@@ -176,7 +186,7 @@ def predictor_of(trainer: Trainer, model: nn.Module, masks: int = MASKS) -> nn.M
 
 
 def _pilot_temperature(
-    folder: RunFolder, config: Config, requests: Requests, progress: Progress | None, minutes: float
+    folder: RunFolder, config: Config, requests: Requests, progress: Progress | None, saving: Saving
 ) -> float:
     """Fitted by a run on nine tenths of what this one trains on; one pilot serves all seeds of a setting."""
     held_out = config.held_out + 0.1 * (1 - config.held_out)
@@ -185,7 +195,7 @@ def _pilot_temperature(
     while True:
         requests.check()
         try:
-            return float(_complete(pilot, place, requests, progress, minutes)["temperature"])
+            return float(_complete(pilot, place, requests, progress, saving)["temperature"])
         except Busy:
             time.sleep(0.2)  # another run's process trains this pilot
 

@@ -1,0 +1,115 @@
+"""Real processes, real kills: nothing is lost but the work since the last checkpoint, nothing goes on by itself."""
+
+import json
+import os
+import signal
+import sys
+
+import pytest
+from quick import METHODS, holder, long_study, quick, start, times_begun, until, written
+
+from cigl.study.engine import run_cells
+from cigl.study.grid import cells
+from cigl.study.local import ATTEMPTS, LocalCrew, _Worker
+from cigl.study.store import StudyFolder
+from cigl.train.folder import RunFolder
+
+RIGL = {"rigl": METHODS["rigl"]}
+
+
+def gone(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().split()[2] == "Z"
+
+
+def saved(run):
+    return any((run / "checkpoints").glob("*.safetensors"))
+
+
+def under_way(run, epochs=3):
+    return lambda: len(RunFolder(run).read_metrics()) >= epochs and holder(run)
+
+
+def test_two_commands_share_a_study_and_a_killed_worker_costs_nothing(tmp_path):
+    file = written(long_study(100, seeds=(0, 1), methods=RIGL), tmp_path / "long.yaml")
+    study = StudyFolder(tmp_path / "out")
+    first = start(file, study.path, "--jobs", "1")
+    until(study.file.is_file)
+    runs = [study.folder(cell).path for cell in cells(study.read())]
+    victim = until(under_way(runs[0]))
+    assert victim != first.pid
+    os.kill(victim, signal.SIGKILL)
+    second = start(file, study.path, "--jobs", "1", "--json")
+    output, errors = second.communicate(timeout=300)
+    assert second.returncode == 0, errors
+    assert json.loads(output)["done"] == 2
+    assert first.wait(60) == 0, first.stderr.read()
+    assert times_begun(runs[0]) == 2
+    assert times_begun(runs[1]) == 1
+    for run in runs:
+        assert [row["epoch"] for row in RunFolder(run).read_metrics()] == list(range(1, 101))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_end_of_the_engine_is_the_end_of_its_workers(number, tmp_path):
+    file = written(long_study(5000, methods=RIGL), tmp_path / "long.yaml")
+    study = StudyFolder(tmp_path / "out")
+    process = start(file, study.path, "--jobs", "1")
+    until(study.file.is_file)
+    run = study.folder(cells(study.read())[0]).path
+    worker = until(under_way(run))
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=120)
+    if number == signal.SIGTERM:
+        assert process.returncode == 143
+        assert "what was trained is saved, give the same command to go on" in errors
+    until(lambda: gone(worker))
+    assert saved(run)  # the worker was asked to stop, and saved itself
+    assert not study.folder(cells(study.read())[0]).is_locked
+    assert not (run / "error.json").exists()
+
+
+def test_a_run_that_kills_its_workers_is_given_up_and_told_of(tmp_path, monkeypatch):
+    """In place of a worker, a process that ends at the first order."""
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    folder = StudyFolder(tmp_path)
+    folder.create(quick())
+    tally = run_cells(folder, cells(quick()), LocalCrew(2, folder.log), lambda tally, news: None)
+    assert len(tally.failed) == 2
+    for message in tally.failed.values():
+        assert f"died {ATTEMPTS} times (exit code 1)" in message
+    assert len(folder.find().failed) == 2
+
+
+def test_a_worker_stops_between_runs(tmp_path):
+    with (tmp_path / "log").open("w") as log:
+        worker = _Worker(1, log)
+        worker.stop()
+        assert worker.process.wait(60) in (0, -signal.SIGTERM)
+
+
+def test_workers_share_the_threads(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("cigl.study.local.cores", lambda: 8)
+    monkeypatch.setattr("cigl.study.local._Worker", lambda threads, log: asked.append(threads) or _Done())
+    for jobs in (1, 3, 20):
+        crew = LocalCrew(jobs, tmp_path / "log")
+        crew.submit({"path": "", "config": {}, "masks": 0}).result()
+        crew.close()
+    assert asked == [8, 2, 1]
+
+
+class _Done:
+    """A worker that has nothing to do."""
+
+    process = type("Process", (), {"wait": staticmethod(lambda: 0)})
+
+    def do(self, order, tell):
+        return {"state": "done", "message": "", "seconds": 0.0}
+
+    def stop(self):
+        pass

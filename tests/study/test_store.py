@@ -1,0 +1,115 @@
+"""A study's folder: what belongs to it, what it refuses, and that every run of the grid is accounted for."""
+
+import json
+
+import pytest
+from quick import METHODS, SETTING, quick
+
+from cigl import CiglError
+from cigl.study.grid import cells
+from cigl.study.show import status
+from cigl.study.store import StudyFolder, record_failure
+
+
+def test_what_is_created_is_read_back_and_gone_on_with(tmp_path):
+    folder = StudyFolder(tmp_path / "a")
+    folder.create(quick())
+    before = folder.file.read_bytes()
+    assert folder.read() == StudyFolder(tmp_path / "a").read()
+    folder.create(quick())
+    assert folder.file.read_bytes() == before
+    assert folder.runs == tmp_path / "a" / "runs"
+
+
+def test_seeds_are_added(tmp_path):
+    folder = StudyFolder(tmp_path)
+    folder.create(quick(seeds=(0, 1)), tmp_path / "shared")
+    folder.create(quick(seeds=(5, 1)))
+    assert folder.read().seeds == (0, 1, 5)
+    assert folder.runs.resolve() == tmp_path / "shared"
+
+
+def test_another_study_is_refused_and_nothing_changes(tmp_path):
+    folder = StudyFolder(tmp_path)
+    folder.create(quick())
+    before = folder.file.read_bytes()
+    for other in (quick(sparsity=(0.9,)), quick(settings={"toy": SETTING | {"lr": 0.3}})):
+        with pytest.raises(CiglError, match="holds another study"):
+            folder.create(other)
+    with pytest.raises(CiglError, match="leave --runs out"):
+        folder.create(quick(), tmp_path / "elsewhere")
+    assert folder.file.read_bytes() == before
+
+
+def test_runs_in_a_folder_that_studies_share(tmp_path):
+    one, two = StudyFolder(tmp_path / "one"), StudyFolder(tmp_path / "two")
+    one.create(quick(), tmp_path / "runs")
+    two.create(quick(methods={"rigl": METHODS["rigl"]}), tmp_path / "runs")
+    rigl = cells(two.read())[0]
+    assert one.folder(rigl).path.resolve() == two.folder(rigl).path.resolve()
+
+
+@pytest.mark.parametrize("content", ["- 1", "a: [", "name: x\nsettings: {}\nmethods: {}\n"])
+def test_a_damaged_study_file_is_one_line(content, tmp_path):
+    (tmp_path / "study.yaml").write_text(content)
+    with pytest.raises(CiglError):
+        StudyFolder(tmp_path).read()
+
+
+def test_no_study_and_no_place_for_one(tmp_path):
+    with pytest.raises(CiglError, match="holds no study: `cigl study run"):
+        StudyFolder(tmp_path).read()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CiglError, match="can't be written to"):
+        StudyFolder(tmp_path / "file" / "a").create(quick())
+
+
+def finish(folder, cell, **more):
+    run = folder.folder(cell)
+    run.path.mkdir(parents=True, exist_ok=True)
+    run.write_json("result.json", {"config": cell.config.plain()} | more)
+    return run
+
+
+def test_every_cell_is_in_one_of_the_lists(tmp_path):
+    folder = StudyFolder(tmp_path)
+    folder.create(quick(sparsity=(0.5, 0.6, 0.7)))
+    done, failed, damaged, strange, locked, missing = cells(folder.read())
+    finish(folder, done)
+    record_failure(folder.folder(failed), "out of luck", "Traceback ...")
+    finish(folder, damaged)
+    (folder.folder(damaged).path / "result.json").write_text("{")
+    finish(folder, strange, config={})
+    found = folder.find()
+    assert [each.cell for each in found.finished] == [done]
+    assert found.failed == {failed: {"message": "out of luck", "traceback": "Traceback ..."}}
+    assert set(found.damaged) == {folder.folder(damaged).path, folder.folder(strange).path}
+    assert found.missing == [locked, missing]
+    with folder.folder(locked).locked():
+        state = status(folder)
+    assert state["running"] == [str(locked)]
+    assert (state["done"], state["waiting"], state["total"], len(state["failed"]), len(state["damaged"])) == (
+        1,
+        1,
+        6,
+        1,
+        2,
+    )
+    json.dumps(state)
+
+
+def test_a_run_is_not_finished_before_its_masks_are_drawn(tmp_path):
+    folder = StudyFolder(tmp_path)
+    folder.create(quick(methods={"cigl": METHODS["cigl"]}, masks=2, reference="cigl"))
+    (cell,) = cells(folder.read())
+    run = finish(folder, cell)
+    assert folder.find().missing == [cell]
+    run.write_json("masks.json", {"W": 0.5, "Z*W": [0.4, 0.3]})
+    assert folder.find().finished[0].masks == {"W": 0.5, "Z*W": [0.4, 0.3]}
+
+
+def test_a_failure_that_can_not_be_recorded_is_not_another_failure(tmp_path):
+    (tmp_path / "file").write_text("")
+    folder = StudyFolder(tmp_path)
+    folder.create(quick(), tmp_path / "file")
+    record_failure(folder.folder(cells(quick())[0]), "the disk is full")

@@ -42,6 +42,7 @@ finally:
         ["study", "list"],
         ["study", "run"],
         ["study", "status"],
+        ["report"],
     ],
 )
 def test_every_command_has_help_with_an_example(command):

@@ -29,6 +29,7 @@ bench: $(INSTALLED)  ## what sparse training and calibration reports cost
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/calibrate_cost.py
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/train_cost.py
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/data_cost.py
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/study_cost.py
 
 evidence: $(INSTALLED)  ## run the studies behind docs/results.md again: hours, goes on where it was stopped
 	OMP_NUM_THREADS=1 $(BIN)/python evidence/run.py

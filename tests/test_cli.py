@@ -30,7 +30,20 @@ finally:
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["train"], ["evaluate"], ["data", "list"], ["data", "get"], ["methods"], ["models"]]
+    "command",
+    [
+        [],
+        ["train"],
+        ["evaluate"],
+        ["data", "list"],
+        ["data", "get"],
+        ["methods"],
+        ["models"],
+        ["study", "list"],
+        ["study", "run"],
+        ["study", "status"],
+        ["report"],
+    ],
 )
 def test_every_command_has_help_with_an_example(command):
     result = runner.invoke(app, [*command, "--help"])

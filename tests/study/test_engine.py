@@ -175,6 +175,11 @@ def test_masks_are_drawn_from_the_last_weights(tmp_path):
     assert (found.path / "masks.json").stat().st_mtime_ns == before
 
 
+def test_masks_of_a_method_that_has_none(tmp_path):
+    folder = created(tmp_path, methods={"rigl": METHODS["rigl"]}, masks=2)
+    assert "'rigl' has no random mask to draw" in next(iter(run(folder).failed.values()))
+
+
 def test_a_run_folder_of_another_configuration_is_not_touched(tmp_path):
     folder = created(tmp_path, methods={"rigl": METHODS["rigl"]})
     (cell,) = cells(folder.read())

@@ -79,7 +79,7 @@ def reliability_diagrams(reports: Mapping[str, Report], path: str | os.PathLike[
         figure.legend(*upper.get_legend_handles_labels(), loc="lower center", bbox_to_anchor=(0.5, above),
                       ncols=3, columnspacing=1, handlelength=1.5, frameon=False, fontsize=7)  # fmt: skip
 
-    _save(draw, path, (_PANEL[0] * columns, _PANEL[1] * rows))
+    save_figure(draw, path, (_PANEL[0] * columns, _PANEL[1] * rows))
 
 
 def _draw_bars(upper: Any, lower: Any, shown: dict[str, Any], first: bool) -> None:
@@ -152,14 +152,15 @@ def shift_figure(shift: Shift, path: str | os.PathLike[str]) -> None:
             panel.set(xlabel="severity (0: as they are)", title=name, xticks=next(iter(lines.values()))["severity"])
         axes[-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize=7, frameon=False, handlelength=3)
 
-    _save(draw, path, (9.0, 2.9))
+    save_figure(draw, path, (9.0, 2.9))
 
 
 def _shown(e: Estimate) -> str:
     return f"{e:.3f} [{e.low:.3f}, {e.high:.3f}]"
 
 
-def _save(draw: Any, path: str | os.PathLike[str], size: tuple[float, float]) -> None:
+def save_figure(draw: Any, path: str | os.PathLike[str], size: tuple[float, float]) -> None:
+    """``draw(figure)`` on an empty figure of ``size`` inches, and write it whole; the suffix says the format."""
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
         raise CiglError(f"{Path(path).name} has no suffix that says the format: use {', '.join(FORMATS)}.")

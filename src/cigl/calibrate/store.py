@@ -9,6 +9,7 @@ import os
 import re
 import zipfile
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,17 @@ def write(report: Report, path: str | os.PathLike[str]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Samples, dict[str, Array]]:
+    plain, beside = locate(path)
+    loaded: dict[str, Any] = load(beside)
+    draws = {name.removeprefix("draws/"): loaded.pop(name) for name in list(loaded) if name.startswith("draws/")}
+    try:
+        return plain, Samples(**({"top5": None} | loaded)), draws
+    except DAMAGE:
+        raise damaged(beside) from None
+
+
+def locate(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Path]:
+    """What the JSON file holds, and the file beside it that belongs to it."""
     source = Path(path)
     try:
         plain = json.loads(source.read_text(encoding="utf-8"))
@@ -83,14 +95,19 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Samples, dict[st
         raise CiglError(f"{beside.name} is missing beside {source}: it holds what the report keeps per sample; move "
                         "both files together.")  # fmt: skip
     try:
-        if _hash(beside) != digest:
-            raise CiglError(f"{beside} belongs to another report than {source.name}: write the report again.")
+        right = _hash(beside) == digest
+    except OSError:
+        raise damaged(beside) from None
+    if not right:
+        raise CiglError(f"{beside} belongs to another report than {source.name}: write the report again.")
+    return plain, beside
+
+
+def load(beside: Path, names: Iterable[str] | None = None) -> dict[str, Array]:
+    """All arrays, or those asked for: the others are not even decompressed."""
+    try:
         with np.load(beside, allow_pickle=False) as file:
-            loaded = {name: file[name] for name in file.files}
-        draws = {name.removeprefix("draws/"): loaded.pop(name) for name in list(loaded) if name.startswith("draws/")}
-        return plain, Samples(**({"top5": None} | loaded)), draws
-    except CiglError:
-        raise
+            return {name: file[name] for name in (file.files if names is None else names)}
     except DAMAGE:
         raise damaged(beside) from None
 

@@ -120,7 +120,12 @@ def _study(what: str, scale: str | None, seeds: str | None, keys: dict[str, str]
         raise CiglError(f"{what} says itself what is run: leave --scale out.")
     else:
         study = Study.of(read_keys(Path(what)))
-    study = study.with_keys({key: yaml.safe_load(value) for key, value in keys.items()})
+    try:
+        given = {key: yaml.safe_load(value) for key, value in keys.items()}
+    except yaml.YAMLError:
+        text = ", ".join(f"{key}={value}" for key, value in keys.items())
+        raise CiglError(f"--set has {text}: give values as YAML has them.") from None
+    study = study.with_keys(given)
     return study if seeds is None else study.with_seeds(_seeds(seeds))
 
 

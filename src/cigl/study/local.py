@@ -60,6 +60,8 @@ class LocalCrew:
                 if worker is None:
                     worker = _Worker(max(1, cores() // self.size), self._log)
                     self._workers.add(worker)
+                if self._closed:
+                    worker.stop()  # whatever close() has not seen
                 outcome = worker.do(order, lambda share: self._shares.update({order["path"]: share}))
                 if outcome is not None:
                     return outcome

@@ -1,0 +1,59 @@
+"""The same grid on Ray: a local one of two workers, one of them killed in mid-run."""
+
+import builtins
+import os
+import signal
+
+import pytest
+from quick import METHODS, holder, long_study, start, times_begun, until, written
+
+from cigl import CiglError
+from cigl.study.grid import cells
+from cigl.study.on_ray import find_ray
+from cigl.study.store import StudyFolder
+from cigl.train.folder import RunFolder
+
+EPOCHS = 300
+
+
+@pytest.mark.slow
+def test_a_killed_ray_worker_loses_nothing_and_nothing_is_run_twice(tmp_path):
+    study = long_study(EPOCHS, methods={"rigl": METHODS["rigl"]}, seeds=(0, 1, 2))
+    folder = StudyFolder(tmp_path / "out")
+    process = start(written(study, tmp_path / "long.yaml"), folder.path, "--ray", "local", "--jobs", "2")
+    until(folder.file.is_file)
+    runs = [folder.folder(cell).path for cell in cells(folder.read())]
+    os.kill(until(lambda: len(RunFolder(runs[0]).read_metrics()) > 3 and holder(runs[0])), signal.SIGKILL)
+    _, errors = process.communicate(timeout=500)
+    assert process.returncode == 0, errors
+    assert [times_begun(run) for run in runs] == [2, 1, 1]
+    for run in runs:
+        assert [row["epoch"] for row in RunFolder(run).read_metrics()] == list(range(1, EPOCHS + 1))
+    assert len(folder.find().finished) == 3
+
+
+@pytest.mark.slow
+def test_a_stopped_study_on_ray_saves_its_runs(tmp_path):
+    folder = StudyFolder(tmp_path / "out")
+    file = written(long_study(5000, methods={"rigl": METHODS["rigl"]}), tmp_path / "long.yaml")
+    process = start(file, folder.path, "--ray", "local", "--jobs", "2")
+    until(folder.file.is_file)
+    run = folder.folder(cells(folder.read())[0]).path
+    until(lambda: len(RunFolder(run).read_metrics()) > 3 and holder(run))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(200) == 143
+    assert any((run / "checkpoints").glob("*.safetensors"))
+    assert not (run / "error.json").exists()
+
+
+def test_without_ray_one_line_says_so(monkeypatch):
+    real = builtins.__import__
+
+    def absent(name, *rest, **more):
+        if name == "ray":
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", absent)
+    with pytest.raises(CiglError, match=r"pip install 'cigl\[ray\]'"):
+        find_ray()

@@ -31,12 +31,14 @@ class Hole:
     number: int
 
 
-def filled(arguments: Any, inputs: Sequence[Any] | dict[int, Any]) -> Any:
+def filled(arguments: Any, inputs: Sequence[Any]) -> Any:
     """Nested arguments with the inputs in their holes.
 
     >>> filled(((Hole(1), Hole(0)), 7), ("a", "b"))
     (('b', 'a'), 7)
     """
+    if isinstance(arguments, Hole):
+        return inputs[arguments.number]
     return map_aggregate(arguments, lambda leaf: inputs[leaf.number] if isinstance(leaf, Hole) else leaf)
 
 
@@ -279,7 +281,7 @@ class InTorch(Operation):
 
     def fits(self, inputs: list[Shape], output: Shape) -> bool:
         x = inputs[0] if len(inputs) == 1 else None
-        return self.reshapes and x is not None and len(x) == 4 and output == (x[0], math.prod(x[1:]))
+        return self.reshapes and x is not None and len(x) in (2, 4) and output == (x[0], math.prod(x[1:]))
 
     def sparse(self, program: Program, *inputs: Value) -> tuple[Value, ...]:
         return (program.flatten(inputs[0]),)

@@ -153,6 +153,8 @@ class Schedule:
         last = {value: call for call in self._calls for value in (*call.inputs, *call.outputs)}
         kept = {*network.results(), *facts.constants}
         self._done = [[value for value in last if last[value] is call and value not in kept] for call in self._calls]
+        size = 1 + max((value for unit in network.units for value in unit.outputs), default=len(network.inputs))
+        self._at_first = [facts.constants.get(value) for value in range(size)]
 
     def _live(self) -> dict[int, Unit]:
         """The units whose values are read, now that some values are constants."""
@@ -169,24 +171,27 @@ class Schedule:
         return sum(call.program.bytes for call in self._calls if isinstance(call, _InProgram))
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
-        values = self._constants | dict(zip(self._network.inputs, inputs, strict=True))
-        for call, done in zip(self._calls, self._done, strict=True):
-            values |= zip(call.outputs, call.run(*(values[value] for value in call.inputs)), strict=True)
-            for value in done:
-                del values[value]
-        return op.filled(self._network.output, values)
+        return self._run(inputs, None)
 
     def seconds(self, inputs: Sequence[Any]) -> dict[int, float]:
         """What each unit takes in one run."""
-        values = self._constants | dict(zip(self._network.inputs, inputs, strict=True))
         taken: dict[int, float] = {}
+        self._run(inputs, taken)
+        return taken
+
+    def _run(self, inputs: Sequence[Any], taken: dict[int, float] | None) -> Any:
+        values = self._at_first.copy()
+        for value, each in zip(self._network.inputs, inputs, strict=True):
+            values[value] = each
         for call, done in zip(self._calls, self._done, strict=True):
             arguments = [values[value] for value in call.inputs]
-            taken |= call.seconds(*arguments)
-            values |= zip(call.outputs, call.run(*arguments), strict=True)
+            if taken is not None:
+                taken |= call.seconds(*arguments)
+            for value, each in zip(call.outputs, call.run(*arguments), strict=True):
+                values[value] = each
             for value in done:
-                del values[value]
-        return taken
+                values[value] = None
+        return op.filled(self._network.output, values)
 
 
 def _by_images(units: dict[int, Unit], facts: Survey) -> Iterable[dict[int, Unit]]:

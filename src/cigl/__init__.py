@@ -11,6 +11,7 @@ from cigl.lazy import lazy
 if TYPE_CHECKING:
     from cigl import calibrate, data, models, sparsify, train
     from cigl.calibrate import compare, evaluate, reliability_diagrams
+    from cigl.runtime.engine import sparse_inference
     from cigl.sparsify import (
         Method,
         Sparsifier,
@@ -43,6 +44,7 @@ __all__ = [
     "models",
     "reestimate_batch_norm",
     "reliability_diagrams",
+    "sparse_inference",
     "sparsify",
     "train",
 ]
@@ -52,6 +54,7 @@ __getattr__ = lazy(
     {
         "cigl": "calibrate data models sparsify train",
         "cigl.calibrate": "compare evaluate reliability_diagrams",
+        "cigl.runtime.engine": "sparse_inference",
         "cigl.sparsify": "Method Sparsifier attach constant cosine linear method methods reestimate_batch_norm",
     },
 )

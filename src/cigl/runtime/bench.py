@@ -8,7 +8,7 @@ import math
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from cigl.errors import CiglError, unknown
 from cigl.runtime import library
-from cigl.runtime.engine import SparseInference, sparse_inference
+from cigl.runtime.engine import SparseInference
 
 Call = Callable[[], object]
 LEAST_ROUNDS = 5
@@ -75,7 +75,7 @@ def in_onnxruntime(model: nn.Module, x: Tensor, threads: int) -> Call:
 
 
 @contextmanager
-def _quiet() -> Any:
+def _quiet() -> Iterator[None]:
     """The exporter talks a lot."""
     logging.disable(logging.WARNING)
     try:
@@ -86,7 +86,16 @@ def _quiet() -> Any:
         logging.disable(logging.NOTSET)
 
 
-RIVALS: dict[str, Callable[[nn.Module, Tensor, int], Call]] = {"torch": in_torch, "onnxruntime": in_onnxruntime}
+Maker = Callable[[nn.Module, Tensor, int], Call]
+RIVALS: dict[str, Maker] = {"torch": in_torch, "onnxruntime": in_onnxruntime}
+
+
+def rivals(names: Sequence[str]) -> dict[str, Maker]:
+    """The engines of these names."""
+    for name in names:
+        if name not in RIVALS:
+            raise unknown("engine", name, RIVALS)
+    return {name: RIVALS[name] for name in names}
 
 
 def multiply_adds(entry: dict[str, Any]) -> int:
@@ -96,30 +105,24 @@ def multiply_adds(entry: dict[str, Any]) -> int:
 
 
 def bench(
-    model: nn.Module, x: Tensor, *, threads: int = 1, against: Sequence[str] = ("torch",), seconds: float = 5.0,
-    fast: SparseInference | None = None,
+    model: nn.Module, fast: SparseInference, x: Tensor, rivals: Mapping[str, Maker], *, threads: int, seconds: float
 ) -> dict[str, Any]:  # fmt: skip
-    """Times of the sparse engine and of others on ``x``; plain data.
+    """Times of ``fast`` and of others that run the dense ``model``, on ``x``; plain data.
 
-    ``fast`` is the engine if there is one already. A rival that can't run here is listed with the reason.
+    A rival that can't run here is listed as missing, with the reason.
     """
-    for name in against:
-        if name not in RIVALS:
-            raise unknown("engine", name, RIVALS)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        model = model.eval()
-        fast = sparse_inference(model) if fast is None else fast
         calls: dict[str, Call] = {"cigl": in_torch(fast, x, threads)}
         missing: dict[str, str] = {}
-        for name in against:
+        for name, make in rivals.items():
             try:
-                calls[name] = RIVALS[name](model, x, threads)
-            except Exception as error:  # an exporter fails in many ways; the other rows are still of use
-                missing[name] = str(error).strip().splitlines()[0]
+                calls[name] = make(model, x, threads)
+            except Exception as error:  # exporters fail in many ways; the other rows are still of use
+                missing[name] = str(error).strip().partition("\n")[0] or type(error).__name__
         times = interleaved(calls, seconds)
-        peak = library.fma_peak() if library.available() else math.nan
+        peak = library.fma_peak() if library.available() else None
     finally:
         torch.set_num_threads(before)
     entry = next(e for e in fast.plan()["shapes"] if e["inputs"] == [list(x.shape)])
@@ -132,8 +135,8 @@ def bench(
         "ratios": {name: times[name] / times["cigl"] for name in times if name != "cigl"},
         "missing": missing,
         "gflops_on_nonzeros": work / times["cigl"] / 1e9,
-        "share_of_peak": work / times["cigl"] / (peak * threads) if library.available() else None,
-        "peak_gflops": peak / 1e9 if library.available() else None,
+        "peak_gflops": None if peak is None else peak / 1e9,
+        "share_of_peak": None if peak is None else work / times["cigl"] / (peak * threads),
         "bytes": fast.bytes,
         "dense_bytes": parameters,
         "sparse_units": sum(row["runs"] == "sparse" for row in entry["units"]),

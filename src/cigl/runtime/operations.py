@@ -8,6 +8,7 @@ Inside a program a value is a number of images, each (channels, height, width) i
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -269,15 +270,15 @@ class InTorch(Operation):
     call: Any
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
-    changes: bool = False  # it changes its first argument in place: here a copy of it
+    copies: bool = False  # it changes its first input in place, or whatever a user's module may change: of a copy
     reshapes: bool = False  # a view, reshape or flatten: in a program, if each image becomes one row
     of_shape: bool = False  # it looks at a tensor's shape and not at its values
 
     def dense(self, *inputs: Any) -> Any:
-        if self.changes and isinstance(inputs[0], Tensor):
-            inputs = (inputs[0].clone(), *inputs[1:])
+        if self.copies:
+            inputs = tuple(each.clone() if isinstance(each, Tensor) else each for each in inputs)
         result = self.call(*filled(self.arguments, inputs), **filled(self.keywords, inputs))
-        return inputs[0] if result is None and self.changes else result
+        return inputs[0] if self.call is operator.setitem else result
 
     def fits(self, inputs: list[Shape], output: Shape) -> bool:
         x = inputs[0] if len(inputs) == 1 else None

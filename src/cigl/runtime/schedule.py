@@ -105,8 +105,9 @@ class _InProgram:
         shapes = {value: shape for value in (*self.inputs, *self.outputs) if (shape := facts.shapes[value])}
         seen = {value: op.per_image(shapes[value]) for value in self.inputs}
         self.program = Program(seen[self.inputs[0]][0], threads)
-        self._in_shapes = [(images, *shape) for images, shape in seen.values()]
-        self._out_shapes = [shapes[value] for value in self.outputs]
+        # None where torch's shape is the program's: a view costs microseconds
+        self._in_shapes = [None if len(shapes[v]) in (2, 4) else (images, *each) for v, (images, each) in seen.items()]
+        self._out_shapes = [None if len(shapes[v]) in (2, 4) else shapes[v] for v in self.outputs]
         values = {value: self.program.input(*shape) for value, (_, shape) in seen.items()}
         self._made: dict[int, tuple[Value, ...]] = {}
         for number, unit in units.items():
@@ -118,15 +119,15 @@ class _InProgram:
         self.program.finish()
 
     def run(self, *inputs: Tensor) -> Sequence[Tensor]:
-        results = self.program.run(*self._shaped(inputs))
-        return [result.view(shape) for result, shape in zip(results, self._out_shapes, strict=True)]
+        return _shaped(self.program.run(*_shaped(inputs, self._in_shapes)), self._out_shapes)
 
     def seconds(self, *inputs: Tensor) -> dict[int, float]:
-        taken, _ = self.program.times(*self._shaped(inputs))
+        taken, _ = self.program.times(*_shaped(inputs, self._in_shapes))
         return {number: sum(taken.get(value, 0.0) for value in made) for number, made in self._made.items()}
 
-    def _shaped(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        return [each.contiguous().view(shape) for each, shape in zip(inputs, self._in_shapes, strict=True)]
+
+def _shaped(tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...] | None]) -> list[Tensor]:
+    return [each if shape is None else each.reshape(shape) for each, shape in zip(tensors, shapes, strict=True)]
 
 
 class Schedule:

@@ -1,0 +1,215 @@
+"""cigl.save and cigl.load: a model as one small file, and back without its class."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from cigl.errors import CiglError, CiglWarning, unknown
+from cigl.runtime import file
+from cigl.runtime import graph as graphs
+from cigl.runtime.rebuild import Graph, rebuild
+from cigl.runtime.state import named_tensors, pack, unpack
+
+_ENGINES = ("sparse", "dense")
+
+
+def save(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    half: bool = False,
+    temperature: float | None = None,
+    report: Any = None,
+    plan: Any = None,
+    about: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the model to one file: of sparse tensors only the non-zeros. The model stays as it is.
+
+    It may be in training: what is written is M*W. ``half`` stores weights in fp16. ``temperature`` (or a
+    ``TemperatureScaled`` model's own) and ``report`` (of ``cigl.evaluate``) go with it, and ``about``, plain data of
+    yours. ``plan`` is what ``fast.plan()`` returned, to be followed by ``cigl.load``. Where an operation is outside of
+    what a file can hold, a warning says which, and the file has the weights alone.
+
+    >>> import tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.cigl")
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    >>> save(model, path)
+    >>> x = torch.randn(2, 4)
+    >>> bool(torch.equal(load(path, engine="dense")(x), model(x)))
+    True
+    """
+    if not isinstance(model, nn.Module):
+        raise CiglError(f"save takes a torch.nn.Module, not a {type(model).__name__}.")
+    model, own = _unwrap(model)
+    if temperature is not None and own is not None:
+        raise CiglError(f"the model has a temperature of its own ({own:g}): leave temperature out.")
+    temperature = own if temperature is None else float(temperature)
+    if temperature is not None and not 0 < temperature < math.inf:
+        raise CiglError(f"temperature is {temperature}: it must be positive and finite.")
+    plain = _plain_copy(model)
+    stored, index = pack(plain, half)
+    description: dict[str, Any] = {
+        "architecture": {"class": type(model).__name__, "text": str(plain)},
+        "tensors": index, "graph": None, "outside": None, "temperature": temperature,
+        "report": report.to_dict() if hasattr(report, "to_dict") else report, "plan": plan, "about": about,
+    }  # fmt: skip
+    try:
+        description["graph"] = _graph(plain, index)
+    except graphs.OutsideError as outside:
+        description["outside"] = str(outside)
+        warnings.warn(
+            f"{path} has the model's weights alone, because {outside}: load it with cigl.load(path, into=model).",
+            CiglWarning, stacklevel=2,
+        )  # fmt: skip
+    try:
+        file.write(path, stored, description)
+    except (TypeError, RecursionError) as error:
+        raise CiglError(f"report, plan and about must be plain data, as JSON has it: {error}.") from error
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    engine: Literal["sparse", "dense"] = "sparse",
+    into: nn.Module | Callable[[], nn.Module] | None = None,
+    calibrated: bool = True,
+) -> nn.Module:
+    """The saved model on the CPU, in eval mode and without gradients; safe on a file from anyone.
+
+    It runs on sparse kernels, or in plain torch with ``engine="dense"``. If the file has a temperature, the outputs are
+    the logits divided by it (``calibrated=False``: the logits). A file that has the weights alone needs ``into``: a
+    model of the same architecture, which is filled, or a function that makes one.
+    """
+    if engine not in _ENGINES:
+        raise unknown("engine", engine, _ENGINES)
+    stored, description = file.read(path)
+    try:
+        tensors, parameters = unpack(stored, description.get("tensors"))
+        temperature = _temperature(description) if calibrated else None
+        if into is None and description.get("graph") is not None:
+            model: nn.Module = rebuild(description["graph"], tensors, parameters, temperature)
+    except (file.Damaged, RuntimeError, MemoryError) as error:  # the latter two: not enough memory
+        raise CiglError(f"{path} can't be loaded: {' '.join(str(error).split())}. Copy or save it again.") from error
+    if into is not None:
+        model = _fill(into, tensors, path)
+    elif description.get("graph") is None:
+        raise CiglError(f"{path} has weights alone, because {description.get('outside')}: pass a model of its "
+                        "architecture, cigl.load(path, into=model).")  # fmt: skip
+    if engine == "sparse":
+        from cigl.runtime.engine import sparse_inference
+
+        model = sparse_inference(model, plan=description.get("plan"))
+    if into is not None and temperature is not None:
+        from cigl.calibrate import TemperatureScaled
+
+        model = TemperatureScaled(model, temperature).eval()
+    return model
+
+
+def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What the file says of its model: sizes, architecture, temperature, calibration report, plan, about."""
+    stored, description = file.read(path)
+    found = {
+        name: description.get(name) for name in ("architecture", "outside", "temperature", "report", "plan", "about")
+    }
+    try:
+        tensors, parameters = unpack(stored, description.get("tensors"))
+    except file.Damaged as error:
+        raise CiglError(f"{path} can't be loaded: {error}. Copy or save it again.") from error
+    counts = {"parameters": 0, "nonzeros": 0}
+    for name in parameters:
+        counts["parameters"] += tensors[name].numel()
+        counts["nonzeros"] += int(tensors[name].count_nonzero())
+    return {"bytes": os.path.getsize(path), **counts, **found}
+
+
+def _unwrap(model: nn.Module) -> tuple[nn.Module, float | None]:
+    """The user's own module inside of wrappers, and the temperature that one of them divides by."""
+    from cigl.calibrate import TemperatureScaled
+
+    temperature = None
+    while True:
+        if isinstance(model, TemperatureScaled):
+            temperature = float(model.temperature) * (temperature or 1.0)
+            model = model.model
+        elif isinstance(model, Graph) and model._graph_temperature is not None:
+            temperature = model._graph_temperature * (temperature or 1.0)
+            model = copy.copy(model)  # its tensors are the same
+            model._graph_temperature = None
+        elif isinstance(model, (DataParallel, DistributedDataParallel)):
+            model = model.module
+        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):  # torch.compile
+            model = model._orig_mod  # type: ignore[assignment]
+        else:
+            return model, temperature
+
+
+def _plain_copy(model: nn.Module) -> nn.Module:
+    """In a copy weights are M*W also in the middle of training, and eval mode is nobody else's concern."""
+    try:
+        return copy.deepcopy(model).eval()
+    except Exception as error:
+        raise CiglError(f"the model can't be copied ({' '.join(str(error).split())[:200]}): take out what is no plain "
+                        "tensor or module (after torch.nn.utils.prune: prune.remove).") from error  # fmt: skip
+
+
+def _graph(model: nn.Module, index: Mapping[str, Any]) -> dict[str, Any]:
+    """The graph, if a model can be made from it again."""
+    graph = graphs.describe(model)
+    parameters = {name for name, entry in index.items() if entry.get("kind") == "parameter"}
+    try:
+        rebuild(graph, {name: tensor.detach() for name, tensor in named_tensors(model).items()}, parameters)
+    except file.Damaged as error:
+        raise graphs.OutsideError(str(error)) from error
+    return graph
+
+
+def _temperature(description: Mapping[str, Any]) -> float | None:
+    value = description.get("temperature")
+    if value is None or (type(value) in (int, float) and 0 < value < math.inf):
+        return value
+    raise file.Damaged("its temperature is not a positive number")
+
+
+@torch.no_grad()
+def _fill(into: nn.Module | Callable[[], nn.Module], tensors: Mapping[str, Tensor], path: Any) -> nn.Module:
+    """Copy the tensors into a model that has them all, or change nothing."""
+    model = into if isinstance(into, nn.Module) else into()
+    if not isinstance(model, nn.Module):
+        raise CiglError(f"into made a {type(model).__name__}: it must be a torch.nn.Module, or make one.")
+    inner, _ = _unwrap(model)
+    wanted = named_tensors(inner)
+    for name in [*wanted, *tensors]:
+        if name not in tensors:
+            raise _other(path, f"{name} is in the model, but not in the file")
+        if name not in wanted:
+            raise _other(path, f"{name} is in the file, but not in the model")
+        for what in ("shape", "dtype"):
+            has, needs = getattr(tensors[name], what), getattr(wanted[name], what)
+            if has != needs:
+                raise _other(path, f"{name} has the {what} {_short(has)} in the file, but {_short(needs)} in the model")
+    first: dict[int, str] = {}
+    for name, tensor in wanted.items():
+        same = first.setdefault(id(tensor), name)
+        if not tensors[name].equal(tensors[same]):
+            raise _other(path, f"{name} and {same} are one tensor in the model, but two in the file")
+    for name, tensor in wanted.items():
+        tensor.copy_(tensors[name])
+    return model.eval()
+
+
+def _other(path: Any, difference: str) -> CiglError:
+    return CiglError(f"{path} is of another architecture: {difference}. Nothing was changed.")
+
+
+def _short(value: Any) -> Any:
+    return list(value) if isinstance(value, torch.Size) else value

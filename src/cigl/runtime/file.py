@@ -38,7 +38,10 @@ class Damaged(CiglError):
 
 def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
     """Contiguous CPU tensors by name, and a description of plain data, whole or not at all."""
-    text = json.dumps(description, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    try:
+        text = json.dumps(description, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CiglError(f"what is said of a model must be plain data, as JSON has it: {error}.") from error
     metadata = {"format": FORMAT, "version": VERSION, "description": text, "sha256": _digest(text, tensors)}
     header: dict[str, Any] = {"__metadata__": metadata}
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # so that each is aligned

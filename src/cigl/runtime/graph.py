@@ -4,7 +4,7 @@
  "nodes": [{"op": "input"}, {"op": "module", "name": path, "args": [{"node": 0}]}, ...]}
 
 Arguments are plain values, lists, and {"node": 3}, {"tuple": [...]}, {"slice": [...]}, {"dict": {...}}; a node refers
-to nodes before it alone. Modules, functions and methods are those of operations.py.
+to nodes before it alone. Modules, functions and methods are those of allowed.py.
 """
 
 from __future__ import annotations
@@ -14,12 +14,21 @@ from typing import Any
 
 from torch import fx, nn
 
-from cigl.runtime.operations import FUNCTION_NAMES, METHODS, is_plain, make_module, module_fields, shapes
+from cigl.runtime.allowed import FUNCTION_NAMES, METHODS, is_plain, make_module, module_fields, shapes
 from cigl.runtime.state import named_tensors
 
 
 class OutsideError(Exception):
     """An operation that the tables don't have."""
+
+
+class _Tracer(fx.Tracer):
+    """Arguments that have a default keep it: a condition on them is decided while tracing."""
+
+    def create_proxy(self, kind: str, target: Any, args: Any, *rest: Any, **more: Any) -> Any:
+        if kind == "placeholder" and args:
+            return args[0]
+        return super().create_proxy(kind, target, args, *rest, **more)
 
 
 def describe(model: nn.Module) -> dict[str, Any]:
@@ -28,7 +37,7 @@ def describe(model: nn.Module) -> dict[str, Any]:
     if "forward" in vars(model):
         raise OutsideError("its forward is not that of its class")  # which is what torch.fx traces
     try:
-        traced = fx.Tracer().trace(model)
+        traced = _Tracer().trace(model)
     except Exception as error:  # a user's forward can fail in any way on what is no tensor
         lines = str(error).splitlines() or [type(error).__name__]
         raise OutsideError(f"it can't be traced ({lines[0]})") from error
@@ -44,8 +53,8 @@ def describe(model: nn.Module) -> dict[str, Any]:
 def _node(node: fx.Node, model: nn.Module, modules: dict[str, Any], numbers: Mapping[fx.Node, int]) -> dict[str, Any]:
     target: Any = node.target
     if node.op == "placeholder":
-        if node.args or target.startswith("*"):
-            raise OutsideError(f"the input {target!r} is optional")
+        if target.startswith("*"):
+            raise OutsideError(f"it takes any number of inputs, {target}")
         return {"op": "input"}
     if node.op == "get_attr":
         if target not in named_tensors(model):

@@ -1,6 +1,6 @@
 """Plain data in, a model out: the graph that a file holds, checked and made callable.
 
-Nobody vouches for the data. What it names is looked up in the tables of operations.py; nothing is imported or
+Nobody vouches for the data. What it names is looked up in the tables of allowed.py; nothing is imported or
 evaluated, and modules get memory for the file's own tensors only.
 """
 
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from torch import Tensor, fx, nn
 
 from cigl.errors import CiglError
+from cigl.runtime.allowed import FUNCTIONS, METHODS, is_plain, make_module, shapes
 from cigl.runtime.file import Damaged
-from cigl.runtime.operations import FUNCTIONS, METHODS, is_plain, make_module, shapes
 
 _DEEPEST = 8  # lists in lists
 

@@ -63,17 +63,16 @@ def save(
         "report": report.to_dict() if hasattr(report, "to_dict") else report, "plan": plan, "about": about,
     }  # fmt: skip
     try:
-        description["graph"] = _graph(plain, index)
+        description["graph"] = graph = _graph(plain, index)
+        if temperature is not None and "node" not in graph["nodes"][-1]["args"][0]:
+            raise CiglError("a temperature needs a model that returns one tensor, the logits: leave temperature out.")
     except graphs.OutsideError as outside:
         description["outside"] = str(outside)
         warnings.warn(
             f"{path} has the model's weights alone, because {outside}: load it with cigl.load(path, into=model).",
             CiglWarning, stacklevel=2,
         )  # fmt: skip
-    try:
-        file.write(path, stored, description)
-    except (TypeError, RecursionError) as error:
-        raise CiglError(f"report, plan and about must be plain data, as JSON has it: {error}.") from error
+    file.write(path, stored, description)
 
 
 def load(

@@ -46,7 +46,7 @@ def _plain(name: str, tensor: Tensor) -> Tensor:
         raise CiglError(f"{name} has no shape yet: run the model once, then save it.")
     plain = tensor.detach()
     if type(plain) not in (Tensor, nn.Parameter, nn.Buffer) or plain.is_meta or plain.layout != torch.strided:
-        raise CiglError(f"{name} is no plain tensor in memory ({type(plain).__name__}, {plain.layout}, {plain.device}): make "
+        raise CiglError(f"{name} is no plain tensor ({type(plain).__name__}, {plain.layout}, {plain.device}): make "
                         "it dense and whole before saving the model.")  # fmt: skip
     if plain.dtype not in NAMES:
         raise CiglError(f"{name} is {plain.dtype}, which safetensors files don't have: convert it before saving.")
@@ -83,9 +83,9 @@ def unpack(stored: Mapping[str, Tensor], index: Any) -> tuple[dict[str, Tensor],
         if not isinstance(entry, dict):
             raise Damaged(f"the index of {name} is none")
         if "same" in entry:
-            if entry["same"] not in tensors:
+            if str(entry["same"]) not in tensors:
                 raise Damaged(f"{name} is said to be another tensor that does not come before it")
-            tensors[name] = tensors[entry["same"]]
+            tensors[name] = tensors[str(entry["same"])]
             continue
         dtype, shape = DTYPES.get(str(entry.get("dtype"))), entry.get("shape", [])
         if dtype is None or not is_shape(shape):

@@ -16,6 +16,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from cigl.errors import CiglError, CiglWarning, unknown
 from cigl.runtime import file
 from cigl.runtime import graph as graphs
+from cigl.runtime.engine import SparseInference, sparse_inference
 from cigl.runtime.rebuild import Graph, rebuild
 from cigl.runtime.state import named_tensors, pack, unpack
 
@@ -49,6 +50,8 @@ def save(
     """
     if not isinstance(model, nn.Module):
         raise CiglError(f"save takes a torch.nn.Module, not a {type(model).__name__}.")
+    if isinstance(model, SparseInference):
+        raise CiglError("save the model that the engine was made from; save(model, path, plan=fast.plan()) keeps its plan.")
     model, own = _unwrap(model)
     if temperature is not None and own is not None:
         raise CiglError(f"the model has a temperature of its own ({own:g}): leave temperature out.")
@@ -104,9 +107,12 @@ def load(
         raise CiglError(f"{path} has weights alone, because {description.get('outside')}: pass a model of its "
                         "architecture, cigl.load(path, into=model).")  # fmt: skip
     if engine == "sparse":
-        from cigl.runtime.engine import sparse_inference
-
-        model = sparse_inference(model, plan=description.get("plan"))
+        odd = {each.dtype for each in tensors.values() if each.is_floating_point()} - {torch.float32}
+        if odd:
+            raise CiglError(f"{path} has tensors in {odd.pop()}, but sparse kernels compute in float32: load it with "
+                            "engine='dense'.")  # fmt: skip
+        whole = calibrated or description.get("temperature") is None  # a plan names the division by the temperature, too
+        model = sparse_inference(model, plan=description.get("plan") if whole else None)
     if into is not None and temperature is not None:
         from cigl.calibrate import TemperatureScaled
 

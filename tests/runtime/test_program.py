@@ -239,6 +239,28 @@ def test_a_stored_nan_weight_reaches_only_its_output(images):
     assert y[:, 1].isnan().all()
 
 
+@given(st.integers(1, 40), st.integers(1, 400), st.sampled_from([None, (1, 1), (3, 2)]), densities)
+@settings(max_examples=20, deadline=None)
+def test_what_is_packed_can_be_unpacked(outputs, inputs, kernel, density):
+    weight = sparse(outputs, inputs, *(kernel or ()), density=density)
+    assert torch.equal(Packed(weight, None).unpack(), weight)
+
+
+def test_times_tell_what_each_value_cost():
+    program = Program(9, 1)
+    x = program.input(3, 8, 8)
+    summed, normed = program.conv_and_norm(x, Packed(sparse(4, 3, 3, 3), None), torch.ones(4), torch.ones(4))
+    mean = program.mean(normed)
+    flat = program.flatten(mean)
+    program.output(flat)
+    program.output(summed)
+    program.finish()
+    values, outputs = program.times(torch.randn(9, 3, 8, 8))
+    assert set(values) == {x, normed, mean}
+    assert len(outputs) == 2
+    assert min(*values.values(), *outputs) > 0
+
+
 def test_packed_weights_share_their_values_between_programs_and_take_few_bytes():
     packed = Packed(sparse(256, 256, 3, 3, density=0.05), None)
     assert packed.bytes < 7 * len(packed.values)

@@ -112,6 +112,6 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     library.cigl_fma_peak.restype = ctypes.c_double
     library.cigl_fma_peak.argtypes = [ctypes.c_char_p, ctypes.c_double]
     library.cigl_run.restype = ctypes.c_int64
-    pointers = ctypes.POINTER(ctypes.c_void_p)
-    library.cigl_run.argtypes = [ctypes.c_char_p, ctypes.POINTER(Program), ctypes.c_void_p, pointers, pointers]
+    pointers, seconds = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_double)
+    library.cigl_run.argtypes = [ctypes.c_char_p, ctypes.POINTER(Program), ctypes.c_void_p, pointers, pointers, seconds]
     return library, ""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import torch
 from torch import Tensor
 
 from cigl.errors import CiglError
@@ -27,6 +30,7 @@ class Packed:
             raise CiglError(f"a weight must be [O, I] or [O, I, kh, kw] and float, not {tuple(weight.shape)}.")
         if bias is not None and bias.shape != weight.shape[:1]:
             raise CiglError(f"a bias must have one value per output, not {tuple(bias.shape)} for {weight.shape[0]}.")
+        self.shape = tuple(weight.shape)
         self.outputs, self.inputs = int(weight.shape[0]), int(weight.shape[1])
         self.kernel = (int(weight.shape[2]), int(weight.shape[3])) if weight.dim() == 4 else (1, 1)
         dense = weight.detach().float().cpu().numpy().reshape(self.outputs, -1)
@@ -44,6 +48,13 @@ class Packed:
         # (input channel, kernel row, kernel column) as one number
         self.positions = position.astype(np.uint16 if dense.shape[1] <= 1 << 16 else np.int32)
         self.values = np.ascontiguousarray(dense[output, position])
+
+    def unpack(self) -> Tensor:
+        """The weight as it was."""
+        dense = np.zeros((self.outputs, math.prod(self.shape[1:])), np.float32)
+        output = np.tile(np.arange(self.outputs), self.blocks).repeat(np.diff(self.rows))
+        dense[output, self.positions] = self.values
+        return torch.from_numpy(dense).reshape(self.shape)
 
     @property
     def bytes(self) -> int:

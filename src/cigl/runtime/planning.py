@@ -35,6 +35,7 @@ class Plan:
         self._places: dict[Value, Place] = {}
         self._paddings = self._wanted_paddings(steps)
         self._ops: list[Op] = []
+        self.made: list[Value | int] = []  # by each operation: a value, or the output of this number
 
         self._lower(inputs, steps, outputs)
         widest = max((step.packed.kernel[1] for step in steps if step.packed), default=1)
@@ -51,10 +52,16 @@ class Plan:
     def bytes(self) -> int:
         return 4 * self.floats + ctypes.sizeof(self._array) + sum(each.nbytes for each in self._owned)
 
-    def run(self, arena: Tensor, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    def run(
+        self, arena: Tensor, inputs: Sequence[Tensor], outputs: Sequence[Tensor], timed: bool = False
+    ) -> list[float]:
+        """Run all images, and return the seconds that each operation took if asked to."""
         sources = (ctypes.c_void_p * len(inputs))(*(each.data_ptr() for each in inputs))
         targets = (ctypes.c_void_p * len(outputs))(*(each.data_ptr() for each in outputs))
-        library.get().cigl_run(self._isa.encode(), ctypes.byref(self._program), arena.data_ptr(), sources, targets)
+        seconds = (ctypes.c_double * len(self._ops))() if timed else None
+        program = ctypes.byref(self._program)
+        library.get().cigl_run(self._isa.encode(), program, arena.data_ptr(), sources, targets, seconds)
+        return list(seconds or [])
 
     def _wanted_paddings(self, steps: Sequence[Step]) -> dict[Value, Pair]:
         wanted: dict[Value, Pair] = defaultdict(lambda: (0, 0))
@@ -74,7 +81,7 @@ class Plan:
             source = value if value in inputs else value.source
             if source is not None:
                 outside = View(inputs.index(source), 0, 0, *_sizes(value.shape))
-                self._emit(Kind.LOAD, in_=outside, out=self._take(value))
+                self._emit(Kind.LOAD, value, in_=outside, out=self._take(value))
         for step in steps:
             self._lower_step(step)
             uses.subtract(step.reads())
@@ -83,7 +90,7 @@ class Plan:
                     self._release(value)
         for number, value in enumerate(outputs):
             outside = View(number, 0, 0, *_sizes(value.shape))
-            self._emit(Kind.STORE, in_=self._places[value].view, out=outside)
+            self._emit(Kind.STORE, number, in_=self._places[value].view, out=outside)
 
     def _lower_step(self, step: Step) -> None:
         place = self._places[step.x]
@@ -102,16 +109,17 @@ class Plan:
             "scale": self._own(step.scale),
             "shift": self._own(step.shift),
         }
+        made = step.normed or step.out
         if step.packed is None:
-            self._emit(step.kind, in_=place.view, **fields)
+            self._emit(step.kind, made, in_=place.view, **fields)
         elif self._splits(step):
             parts = self._split(step, step.packed, place.view)
             fields |= {"stride": (1, 1), "padding": (0, 0)} | self._weights(step, step.packed, parts.view)
-            self._emit(Kind.CONV, in_=parts.view, **fields)
+            self._emit(Kind.CONV, made, in_=parts.view, **fields)
             self._arena.give_back(parts)
         else:
             fields |= self._weights(step, step.packed, place.view)
-            self._emit(Kind.CONV if self._layout.lanes > 1 else step.kind, in_=place.view, **fields)
+            self._emit(Kind.CONV if self._layout.lanes > 1 else step.kind, made, in_=place.view, **fields)
 
     def _split(self, step: Step, packed: Packed, x: View) -> Place:
         """Sort a strided convolution's input by what its taps see."""
@@ -125,7 +133,15 @@ class Plan:
             ),
             (0, 0),
         )
-        self._emit(Kind.SPLIT, in_=x, out=parts.view, kernel=phases, stride=step.stride, padding=step.padding)
+        self._emit(
+            Kind.SPLIT,
+            step.normed or step.out,
+            in_=x,
+            out=parts.view,
+            kernel=phases,
+            stride=step.stride,
+            padding=step.padding,
+        )
         return parts
 
     def _weights(self, step: Step, packed: Packed, x: View) -> dict[str, Any]:
@@ -164,11 +180,12 @@ class Plan:
         self._owned.append(array)
         return array.ctypes.data
 
-    def _emit(self, kind: Kind, **fields: Any) -> None:
+    def _emit(self, kind: Kind, made: Value | int, **fields: Any) -> None:
         op = Op(kind=kind, add=_NOWHERE, normed=_NOWHERE)
         for name, value in fields.items():
             setattr(op, name, value)
         self._ops.append(op)
+        self.made.append(made)
 
 
 def _isa_for(images: int) -> str:

@@ -2,7 +2,7 @@
 
 >>> import torch
 >>> from cigl.runtime import library
->>> >>> program = Program(images=2, threads=1)
+>>> program = Program(images=2, threads=1)
 >>> x = program.input(3, 8, 8)
 >>> weight = torch.randn(4, 3, 3, 3) * (torch.rand(4, 3, 3, 3) < 0.1)
 >>> program.output(program.conv(x, Packed(weight, None), padding=(1, 1), relu=True))
@@ -144,31 +144,49 @@ class Program:
         self._check(*self._outputs)
         self._plan = Plan(self._inputs, self._steps, self._outputs, self.images, self.threads)
 
+    def run(self, *inputs: Tensor) -> list[Tensor]:
+        """The outputs for a batch, as new tensors. Safe to call from several threads at once."""
+        return self._run(inputs, timed=False)[0]
+
+    def times(self, *inputs: Tensor) -> tuple[dict[Value, float], list[float]]:
+        """Seconds to make each value in a run (``conv_and_norm``: its second), and to write each output."""
+        _, seconds = self._run(inputs, timed=True)
+        values: dict[Value, float] = {}
+        outputs = [0.0] * len(self._outputs)
+        for made, took in zip(self._planned().made, seconds, strict=True):
+            if isinstance(made, int):
+                outputs[made] += took
+            else:
+                value = made.source or made
+                values[value] = values.get(value, 0.0) + took
+        return values, outputs
+
     @property
     def bytes(self) -> int:
         """What one run at a time needs beside the packed weights."""
-        if self._plan is None:
-            raise CiglError("the program has no size before finish().")
-        return self._plan.bytes
+        return self._planned().bytes
 
-    def run(self, *inputs: Tensor) -> list[Tensor]:
-        """The outputs for a batch, as new tensors. Safe to call from several threads at once."""
+    def _planned(self) -> Plan:
         if self._plan is None:
-            raise CiglError("a program must be finished before it runs: call finish().")
-        sources = [self._source(i, tensor) for i, tensor in enumerate(inputs)]
+            raise CiglError("a program must be finished first: call finish().")
+        return self._plan
+
+    def _run(self, inputs: tuple[Tensor, ...], timed: bool) -> tuple[list[Tensor], list[float]]:
+        plan = self._planned()
         if len(inputs) != len(self._inputs):
             raise CiglError(f"the program takes {len(self._inputs)} inputs, not {len(inputs)}.")
+        sources = [self._source(i, tensor) for i, tensor in enumerate(inputs)]
         outputs = [torch.empty(self.images, *value.shape) for value in self._outputs]
         try:
             arena = self._arenas.pop()
         except IndexError:
-            arena = torch.zeros(self._plan.floats)
-        self._plan.run(arena, sources, outputs)
+            arena = torch.zeros(plan.floats)
+        seconds = plan.run(arena, sources, outputs, timed)
         self._arenas.append(arena)
-        return outputs
+        return outputs, seconds
 
     def _source(self, i: int, tensor: Tensor) -> Tensor:
-        wanted = (self.images, *self._inputs[i].shape) if i < len(self._inputs) else ()
+        wanted = (self.images, *self._inputs[i].shape)
         if tuple(tensor.shape) != wanted or tensor.dtype != torch.float32 or tensor.device.type != "cpu":
             raise CiglError(
                 f"input {i} must be float32 of shape {wanted} on the CPU, not {tensor.dtype} of shape "

@@ -1,9 +1,9 @@
 // The library's plain C interface: which instruction sets there are, and running a program.
 #include "program.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <initializer_list>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -24,9 +24,8 @@ static const Variant* find(const char* name) {
     return std::strcmp(name, "portable") ? nullptr : &variant_portable;
 }
 
-static void run_block(const Variant& v, const Program& p, float* arena, int64_t block, const float* const* inputs,
-                      float* const* outputs) {
-    for (int64_t i = 0; i < p.count; ++i) v.run(p, p.ops[i], arena, block, 0, 1, inputs, outputs);
+static double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 extern "C" {
@@ -46,9 +45,7 @@ double cigl_fma_peak(const char* isa, double seconds) {
     if (!v) return 0.0;
     double best = 0.0, spent = 0.0;
     while (spent < seconds) {
-        const auto start = std::chrono::steady_clock::now();
-        const double work = v->fma(100000);
-        const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        const double start = now(), work = v->fma(100000), took = now() - start;
         if (work / took > best) best = work / took;
         spent += took;
     }
@@ -57,28 +54,34 @@ double cigl_fma_peak(const char* isa, double seconds) {
 
 // Runs all images. `arena` holds p->threads times p->arena floats if there are as many blocks, else one.
 // Whole blocks go to one thread each, so that a block's activations stay in its cache; what is left over is shared.
-int64_t cigl_run(const char* isa, const Program* p, float* arena, const float* const* inputs, float* const* outputs) {
+// `seconds`, unless null, receives the time that the first thread spends on each operation.
+int64_t cigl_run(const char* isa, const Program* p, float* arena, const float* const* inputs, float* const* outputs,
+                 double* seconds) {
     const Variant* v = find(isa);
     if (!v) return 1;
     const int64_t size = p->lanes * p->spread, blocks = (p->images + size - 1) / size;
     const int64_t whole = blocks / p->threads * p->threads;
-    if (p->threads == 1) {
-        for (int64_t b = 0; b < blocks; ++b) run_block(*v, *p, arena, b, inputs, outputs);
-        return 0;
-    }
-#pragma omp parallel num_threads(int(p->threads))
+    if (seconds) std::fill(seconds, seconds + p->count, 0.0);
+#pragma omp parallel num_threads(int(p->threads)) if (p->threads > 1)
     {
         int64_t worker = 0, workers = 1;
 #ifdef _OPENMP
         worker = omp_get_thread_num(), workers = omp_get_num_threads();
 #endif
+        const bool timed = seconds && !worker;
         for (int64_t b = worker; b < whole; b += workers)
-            run_block(*v, *p, arena + worker * p->arena, b, inputs, outputs);
+            for (int64_t i = 0; i < p->count; ++i) {
+                const double start = timed ? now() : 0.0;
+                v->run(*p, p->ops[i], arena + worker * p->arena, b, 0, 1, inputs, outputs);
+                if (timed) seconds[i] += now() - start;
+            }
 #pragma omp barrier
         for (int64_t b = whole; b < blocks; ++b)
             for (int64_t i = 0; i < p->count; ++i) {
+                const double start = timed ? now() : 0.0;
                 v->run(*p, p->ops[i], arena, b, worker, workers, inputs, outputs);
 #pragma omp barrier
+                if (timed) seconds[i] += now() - start;
             }
     }
     return 0;

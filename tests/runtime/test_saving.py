@@ -1,8 +1,11 @@
 """cigl.save and cigl.load: every tensor comes back as it was, and a wrong file changes nothing."""
 
 import copy
+import hashlib
 import json
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +21,7 @@ from torch.nn.utils import prune
 import cigl
 from cigl.calibrate import TemperatureScaled
 from cigl.errors import CiglError, CiglWarning
-from cigl.runtime import describe, file
+from cigl.runtime import SparseInference, describe, file
 from cigl.runtime.state import pack, unpack
 
 DENSE = {"engine": "dense"}
@@ -26,22 +29,12 @@ DENSE = {"engine": "dense"}
 
 def read_with_numpy(path):
     """The reader of docs/format.md: safetensors and numpy alone."""
-    with safe_open(path, "np") as opened:
-        description = json.loads(opened.metadata()["description"])
-    stored, tensors = load_file(path), {}
-    for name, entry in description["tensors"].items():
-        if "same" in entry:
-            tensors[name] = tensors[entry["same"]]
-        elif name in stored:
-            tensors[name] = stored[name]
-        else:
-            gaps, values = stored[name + ".gaps"], stored[name + ".values"]
-            stands = gaps < 255
-            places = np.cumsum(gaps.astype(np.int64) + stands)[stands] - 1
-            full = np.zeros(math.prod(entry["shape"]), values.dtype)
-            full[places] = values
-            tensors[name] = full.reshape(entry["shape"])
-    return tensors
+    code = re.search(
+        r"```python\n(import json.*?)```", (Path(__file__).parents[2] / "docs" / "format.md").read_text(), re.S
+    )
+    room = {}
+    exec(compile(code[1], "format.md", "exec"), room)
+    return room["read"](path)
 
 
 def bits(tensor):
@@ -98,6 +91,17 @@ def read_with_numpy_but_bfloat16(path):
     stored.pop("brain.values"), stored.pop("brain.gaps"), description["tensors"].pop("brain")
     file.write(path, stored, description)
     return read_with_numpy(path)
+
+
+def test_the_checksum_is_as_the_page_says(tmp_path):
+    cigl.save(sparsen(nn.Sequential(nn.Linear(50, 40))), tmp_path / "a.cigl")
+    with safe_open(tmp_path / "a.cigl", "np") as opened:
+        metadata = opened.metadata()
+    digest = hashlib.sha256(f"1\n{metadata['description']}\n".encode())
+    names = {np.dtype("f4"): "F32", np.dtype("u1"): "U8"}
+    for name, array in sorted(load_file(tmp_path / "a.cigl").items()):
+        digest.update(f"{name} {names[array.dtype]} {list(array.shape)}\n".encode() + array.tobytes())
+    assert metadata["sha256"] == digest.hexdigest()
 
 
 def test_negative_zero_is_a_zero_where_a_tensor_is_sparse():
@@ -373,6 +377,33 @@ def test_what_can_not_be_saved(tmp_path, model, message):
     with pytest.raises(CiglError, match=message):
         cigl.save(model, tmp_path / "a.cigl")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("temperature", [None, 2.0])
+def test_the_engine_runs_it(tmp_path, temperature):
+    path = tmp_path / "a.cigl"
+    model = sparsen(cigl.models.build("wrn-10-1", 10, (3, 32, 32)))
+    x = torch.randn(9, 3, 32, 32)
+    cigl.save(model, path, temperature=temperature)
+    fast, dense = cigl.load(path), cigl.load(path, engine="dense")
+    assert isinstance(fast, SparseInference)
+    wanted = dense(x)
+    assert (fast(x) - wanted).abs().max() <= 1e-4 * wanted.abs().max()
+    cigl.save(model, path, temperature=temperature, plan=fast.plan())
+    again = cigl.load(path)
+    assert torch.equal(again(x), fast(x))
+    assert again.plan()["shapes"] == json.loads(json.dumps(fast.plan()))["shapes"]
+    for more in ({"calibrated": False}, {"into": copy.deepcopy(model)}):
+        wanted = cigl.load(path, engine="dense", **more)(x)
+        assert (cigl.load(path, **more)(x) - wanted).abs().max() <= 1e-4 * wanted.abs().max()
+    with pytest.raises(CiglError, match="that the engine was made from"):
+        cigl.save(fast, path)
+
+
+def test_the_engine_is_for_float32(tmp_path):
+    cigl.save(nn.Sequential(nn.Linear(3, 3).double()), tmp_path / "a.cigl")
+    with pytest.raises(CiglError, match="torch.float64, but sparse kernels compute in float32"):
+        cigl.load(tmp_path / "a.cigl")
 
 
 def test_unknown_engine(tmp_path):

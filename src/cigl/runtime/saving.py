@@ -51,7 +51,9 @@ def save(
     if not isinstance(model, nn.Module):
         raise CiglError(f"save takes a torch.nn.Module, not a {type(model).__name__}.")
     if isinstance(model, SparseInference):
-        raise CiglError("save the model that the engine was made from; save(model, path, plan=fast.plan()) keeps its plan.")
+        raise CiglError(
+            "save the model that the engine was made from; save(model, path, plan=fast.plan()) keeps its plan."
+        )
     model, own = _unwrap(model)
     if temperature is not None and own is not None:
         raise CiglError(f"the model has a temperature of its own ({own:g}): leave temperature out.")
@@ -111,7 +113,9 @@ def load(
         if odd:
             raise CiglError(f"{path} has tensors in {odd.pop()}, but sparse kernels compute in float32: load it with "
                             "engine='dense'.")  # fmt: skip
-        whole = calibrated or description.get("temperature") is None  # a plan names the division by the temperature, too
+        whole = (
+            calibrated or description.get("temperature") is None
+        )  # a plan names the division by the temperature, too
         model = sparse_inference(model, plan=description.get("plan") if whole else None)
     if into is not None and temperature is not None:
         from cigl.calibrate import TemperatureScaled

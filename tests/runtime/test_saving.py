@@ -402,7 +402,7 @@ def test_the_engine_runs_it(tmp_path, temperature):
 
 def test_the_engine_is_for_float32(tmp_path):
     cigl.save(nn.Sequential(nn.Linear(3, 3).double()), tmp_path / "a.cigl")
-    with pytest.raises(CiglError, match="torch.float64, but sparse kernels compute in float32"):
+    with pytest.raises(CiglError, match=r"torch\.float64, but sparse kernels compute in float32"):
         cigl.load(tmp_path / "a.cigl")
 
 

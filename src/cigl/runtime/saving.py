@@ -113,10 +113,9 @@ def load(
         if odd:
             raise CiglError(f"{path} has tensors in {odd.pop()}, but sparse kernels compute in float32: load it with "
                             "engine='dense'.")  # fmt: skip
-        whole = (
-            calibrated or description.get("temperature") is None
-        )  # a plan names the division by the temperature, too
-        model = sparse_inference(model, plan=description.get("plan") if whole else None)
+        # A plan may name the division by the temperature, which is in the model only if it was rebuilt with it.
+        fits = description.get("temperature") is None or (calibrated and into is None)
+        model = sparse_inference(model, plan=description.get("plan") if fits else None)
     if into is not None and temperature is not None:
         from cigl.calibrate import TemperatureScaled
 

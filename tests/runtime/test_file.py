@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -95,6 +95,7 @@ def test_what_the_safetensors_package_writes_again_is_still_ours(saved, tmp_path
     assert all(same(again[name], found[name]) for name in found)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_every_flipped_bit_is_noticed(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "flipped.cigl"
@@ -133,6 +134,7 @@ def test_every_truncation_and_extension(saved):
         file.read(saved)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "any.cigl"

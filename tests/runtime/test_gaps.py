@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cigl.errors import CiglError
@@ -28,6 +28,7 @@ def patterns(draw):
     return positions.astype(np.int64), size
 
 
+@settings(deadline=None)
 @given(patterns())
 def test_there_and_back(pattern):
     positions, size = pattern
@@ -39,6 +40,7 @@ def test_there_and_back(pattern):
     assert decode(gaps, positions.size, size).tolist() == found
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.integers(0, 255), st.just(255)), max_size=30), st.integers(0, 9000), st.integers(0, 30))
 def test_any_bytes_are_either_read_as_defined_or_refused(gaps, size, count):
     positions, covered = by_hand(gaps)

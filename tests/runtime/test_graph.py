@@ -305,7 +305,7 @@ nodes = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100)
+@settings(deadline=None, max_examples=100)
 @given(st.lists(nodes, max_size=4))
 def test_any_graph_is_refused_or_a_model(inserted):
     graph, tensors, parameters = chain()
@@ -317,7 +317,7 @@ def test_any_graph_is_refused_or_a_model(inserted):
     assert isinstance(model, nn.Module)
 
 
-@settings(max_examples=100)
+@settings(deadline=None, max_examples=100)
 @given(st.sampled_from(sorted(MODULES)), st.data())
 def test_any_arguments_of_a_module_are_refused_or_make_one(kind, data):
     fields = {name: data.draw(plain | st.integers(0, 8)) for name in MODULES[kind].split()}

@@ -114,7 +114,7 @@ def test_negative_zero_is_a_zero_where_a_tensor_is_sparse():
     assert back["b"].signbit().all()
 
 
-@settings(max_examples=40)
+@settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.integers(0, 12), max_size=4),
     st.sampled_from([torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.bool]),
@@ -136,7 +136,7 @@ def test_any_tensor_comes_back(shape, dtype, density, half, seed):
     assert parameters == ({"weight"} if dtype.is_floating_point else set())
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_flips_and_truncations_of_a_model(tmp_path, data):
     path = tmp_path / "a.cigl"
@@ -270,9 +270,14 @@ def test_temperature(tmp_path):
     torch.testing.assert_close(again(x), scaled(x), rtol=1e-6, atol=0)
     with pytest.raises(CiglError, match="of its own"):
         cigl.save(scaled, path, temperature=2.0)
-    for wrong in (0.0, -1.0, math.nan, math.inf):
+    for wrong in (0.0, -1.0, math.nan, math.inf, "2", True):
         with pytest.raises(CiglError, match="positive and finite"):
             cigl.save(model, path, temperature=wrong)
+    with pytest.raises(CiglError, match="into has a temperature of its own"):
+        cigl.load(path, into=scaled, **DENSE)
+    fitted = cigl.calibrate.fit_temperature(logits=torch.randn(50, 3), labels=torch.arange(50) % 3)
+    cigl.save(model, path, temperature=fitted)
+    assert describe(path)["temperature"] == fitted.value
 
 
 def test_a_temperature_needs_one_tensor_of_logits(tmp_path):
@@ -296,7 +301,7 @@ def test_what_goes_with_the_model(tmp_path):
     assert found["architecture"]["class"] == "Sequential"
     assert "in_features=30" in found["architecture"]["text"]
     before = path.read_bytes()
-    for about in ({"x": object()}, {"x": math.nan}):
+    for about in ({"x": object()}, {"x": math.nan}, {"x": "\ud800"}):
         with pytest.raises(CiglError, match="plain data"):
             cigl.save(model, path, about=about)
     assert path.read_bytes() == before
@@ -474,7 +479,7 @@ def test_forged_files(tmp_path, change, message):
     assert str(path) in str(caught.value)
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.integers(0, 255), max_size=12), st.integers(0, 12), st.lists(st.integers(-2, 2**50), max_size=3),
     st.sampled_from([*file.DTYPES, "x"]),

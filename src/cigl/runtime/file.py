@@ -40,6 +40,7 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], descripti
     """Contiguous CPU tensors by name, and a description of plain data, whole or not at all."""
     try:
         text = json.dumps(description, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise CiglError(f"what is said of a model must be plain data, as JSON has it: {error}.") from error
     metadata = {"format": FORMAT, "version": VERSION, "description": text, "sha256": _digest(text, tensors)}

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from cigl.calibrate import TemperatureScaled
 from cigl.errors import CiglError, CiglWarning, unknown
 from cigl.runtime import file
 from cigl.runtime import graph as graphs
@@ -28,7 +29,7 @@ def save(
     path: str | os.PathLike[str],
     *,
     half: bool = False,
-    temperature: float | None = None,
+    temperature: Any = None,
     report: Any = None,
     plan: Any = None,
     about: Mapping[str, Any] | None = None,
@@ -55,11 +56,12 @@ def save(
             "save the model that the engine was made from; save(model, path, plan=fast.plan()) keeps its plan."
         )
     model, own = _unwrap(model)
+    temperature = getattr(temperature, "value", temperature)  # of cigl.calibrate.fit_temperature
     if temperature is not None and own is not None:
         raise CiglError(f"the model has a temperature of its own ({own:g}): leave temperature out.")
-    temperature = own if temperature is None else float(temperature)
-    if temperature is not None and not 0 < temperature < math.inf:
-        raise CiglError(f"temperature is {temperature}: it must be positive and finite.")
+    temperature = own if temperature is None else temperature
+    if not _is_temperature(temperature):
+        raise CiglError(f"temperature is {temperature!r}: it must be a number, positive and finite.")
     plain = _plain_copy(model)
     stored, index = pack(plain, half)
     description: dict[str, Any] = {
@@ -69,7 +71,8 @@ def save(
     }  # fmt: skip
     try:
         description["graph"] = graph = _graph(plain, index)
-        if temperature is not None and "node" not in graph["nodes"][-1]["args"][0]:
+        (output,) = graph["nodes"][-1]["args"]
+        if temperature is not None and not (isinstance(output, dict) and "node" in output):
             raise CiglError("a temperature needs a model that returns one tensor, the logits: leave temperature out.")
     except graphs.OutsideError as outside:
         description["outside"] = str(outside)
@@ -98,28 +101,29 @@ def load(
     stored, description = file.read(path)
     try:
         tensors, parameters = unpack(stored, description.get("tensors"))
-        temperature = _temperature(description) if calibrated else None
+        temperature = description.get("temperature")
+        if not _is_temperature(temperature):
+            raise file.Damaged("its temperature is not a positive number")
+        applied = temperature if calibrated else None
         if into is None and description.get("graph") is not None:
-            model: nn.Module = rebuild(description["graph"], tensors, parameters, temperature)
+            model: nn.Module = rebuild(description["graph"], tensors, parameters, applied)
     except (file.Damaged, RuntimeError, MemoryError) as error:  # the latter two: not enough memory
         raise CiglError(f"{path} can't be loaded: {' '.join(str(error).split())}. Copy or save it again.") from error
+    odd = {each.dtype for each in tensors.values() if each.is_floating_point()} - {torch.float32}
+    if odd and engine == "sparse":
+        raise CiglError(f"{path} has tensors in {odd.pop()}, but sparse kernels compute in float32: load it with "
+                        "engine='dense'.")  # fmt: skip
     if into is not None:
         model = _fill(into, tensors, path)
     elif description.get("graph") is None:
         raise CiglError(f"{path} has weights alone, because {description.get('outside')}: pass a model of its "
                         "architecture, cigl.load(path, into=model).")  # fmt: skip
     if engine == "sparse":
-        odd = {each.dtype for each in tensors.values() if each.is_floating_point()} - {torch.float32}
-        if odd:
-            raise CiglError(f"{path} has tensors in {odd.pop()}, but sparse kernels compute in float32: load it with "
-                            "engine='dense'.")  # fmt: skip
         # A plan may name the division by the temperature, which is in the model only if it was rebuilt with it.
-        fits = description.get("temperature") is None or (calibrated and into is None)
+        fits = temperature is None or (calibrated and into is None)
         model = sparse_inference(model, plan=description.get("plan") if fits else None)
-    if into is not None and temperature is not None:
-        from cigl.calibrate import TemperatureScaled
-
-        model = TemperatureScaled(model, temperature).eval()
+    if into is not None and applied is not None:
+        model = TemperatureScaled(model, applied).eval()
     return model
 
 
@@ -142,8 +146,6 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _unwrap(model: nn.Module) -> tuple[nn.Module, float | None]:
     """The user's own module inside of wrappers, and the temperature that one of them divides by."""
-    from cigl.calibrate import TemperatureScaled
-
     temperature = None
     while True:
         if isinstance(model, TemperatureScaled):
@@ -181,11 +183,8 @@ def _graph(model: nn.Module, index: Mapping[str, Any]) -> dict[str, Any]:
     return graph
 
 
-def _temperature(description: Mapping[str, Any]) -> float | None:
-    value = description.get("temperature")
-    if value is None or (type(value) in (int, float) and 0 < value < math.inf):
-        return value
-    raise file.Damaged("its temperature is not a positive number")
+def _is_temperature(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and 0 < value < math.inf)
 
 
 @torch.no_grad()
@@ -194,7 +193,11 @@ def _fill(into: nn.Module | Callable[[], nn.Module], tensors: Mapping[str, Tenso
     model = into if isinstance(into, nn.Module) else into()
     if not isinstance(model, nn.Module):
         raise CiglError(f"into made a {type(model).__name__}: it must be a torch.nn.Module, or make one.")
-    inner, _ = _unwrap(model)
+    inner, own = _unwrap(model)
+    if own is not None:
+        raise CiglError(
+            "into has a temperature of its own: pass the model inside, the file's temperature goes with it."
+        )
     wanted = named_tensors(inner)
     for name in [*wanted, *tensors]:
         if name not in tensors:

@@ -3,12 +3,13 @@
 import copy
 import json
 import pickle
+import typing
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nets import Attention, Branching, Functional, InPlace, Tied, TwoInputsTwoOutputs, layers, sparsen
+from saved_nets import Attention, Branching, Functional, InPlace, Tied, TwoInputsTwoOutputs, layers, sparsen
 from torch import fx, nn
 
 import cigl
@@ -117,6 +118,11 @@ def _overridden():
     return model
 
 
+class Pair(typing.NamedTuple):
+    left: torch.Tensor
+    right: torch.Tensor
+
+
 class Any(nn.Module):
     def forward(self, *inputs):
         return inputs[0]
@@ -138,6 +144,8 @@ class Any(nn.Module):
         (nn.Sequential(nn.MaxPool2d(2, return_indices=True)), "return_indices can't be True"),
         (nn.Sequential(torch.nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))), "'0.*' is a Parametri[sz]ed"),
         (Any(), "any number of inputs"),
+        (Plain(lambda x: {0: x}), "the argument '{0: "),
+        (Plain(lambda x: Pair(x, x)), "the argument 'Pair"),
     ],
 )
 def test_what_is_outside_is_named(model, reason):

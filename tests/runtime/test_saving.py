@@ -12,9 +12,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nets import Attention, Functional, Tied, TwoInputsTwoOutputs, layers, sparsen
 from safetensors import safe_open
 from safetensors.numpy import load_file
+from saved_nets import Attention, Functional, Tied, TwoInputsTwoOutputs, layers, sparsen
 from torch import nn
 from torch.nn.utils import prune
 

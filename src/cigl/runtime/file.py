@@ -92,7 +92,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
             raise Damaged("its description is none")
         return tensors, description
     except Damaged as error:
-        raise CiglError(f"{path} can't be loaded: {error}. Copy or save it again.") from error
+        raise CiglError(f"{path} can't be loaded: {' '.join(str(error).split())}. Copy or save it again.") from error
     except (ValueError, TypeError, KeyError, RecursionError, MemoryError, RuntimeError) as error:
         raise CiglError(f"{path} can't be loaded: it is damaged or not a safetensors file.") from error
     except OSError as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 from cigl.runtime.allowed import FUNCTION_NAMES, METHODS, is_plain, make_module, module_fields, shapes
@@ -102,14 +103,14 @@ def _refuse_hooks(whose: str, module: nn.Module) -> None:
 def _encode(value: Any, numbers: Mapping[fx.Node, int]) -> Any:
     if isinstance(value, fx.Node):
         return {"node": numbers[value]}
-    if isinstance(value, tuple):
+    if type(value) in (tuple, torch.Size):
         return {"tuple": [_encode(each, numbers) for each in value]}
     if isinstance(value, list):
         return [_encode(each, numbers) for each in value]
     if isinstance(value, slice):
         return {"slice": [_encode(each, numbers) for each in (value.start, value.stop, value.step)]}
-    if isinstance(value, dict):
-        return {"dict": {str(key): _encode(each, numbers) for key, each in value.items()}}
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {"dict": {key: _encode(each, numbers) for key, each in value.items()}}
     if is_plain(value):
         return value
     raise OutsideError(f"the argument {str(value)[:40]!r} is not plain data")

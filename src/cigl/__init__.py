@@ -11,7 +11,7 @@ from cigl.lazy import lazy
 if TYPE_CHECKING:
     from cigl import calibrate, data, models, runtime, sparsify, train
     from cigl.calibrate import compare, evaluate, reliability_diagrams
-    from cigl.runtime import load, save
+    from cigl.runtime import load, save, sparse_inference
     from cigl.sparsify import (
         Method,
         Sparsifier,
@@ -47,6 +47,7 @@ __all__ = [
     "reliability_diagrams",
     "runtime",
     "save",
+    "sparse_inference",
     "sparsify",
     "train",
 ]
@@ -56,7 +57,7 @@ __getattr__ = lazy(
     {
         "cigl": "calibrate data models runtime sparsify train",
         "cigl.calibrate": "compare evaluate reliability_diagrams",
-        "cigl.runtime": "load save",
+        "cigl.runtime": "load save sparse_inference",
         "cigl.sparsify": "Method Sparsifier attach constant cosine linear method methods reestimate_batch_norm",
     },
 )

@@ -145,7 +145,7 @@ class Any(nn.Module):
         (nn.Sequential(torch.nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))), "'0.*' is a Parametri[sz]ed"),
         (Any(), "any number of inputs"),
         (Plain(lambda x: {0: x}), "the argument '{0: "),
-        (Plain(lambda x: Pair(x, x)), "the argument 'Pair"),
+        (Plain(lambda x: Pair(x, x)), "the operation 'Pair'"),
     ],
 )
 def test_what_is_outside_is_named(model, reason):

@@ -119,7 +119,6 @@ class Program:
     def _run(self, inputs):
         assert self.finished
         for value, tensor in zip(self.inputs, inputs, strict=True):
-            assert tensor.is_contiguous()
             assert tensor.dtype == torch.float32
             assert tensor.shape == (self.images, *value.shape)
         values, seconds = dict(zip(self.inputs, inputs, strict=True)), {}
@@ -131,3 +130,14 @@ class Program:
                 assert result.shape == (self.images, *value.shape)
                 values[value] = result
         return [values[value].clone() for value in self.outputs], seconds
+
+
+def install(monkeypatch):
+    """Let the engine use this module instead of the compiled kernels."""
+    from cigl.runtime import choice, library, schedule, weights
+
+    monkeypatch.setattr(library, "available", lambda: True)
+    monkeypatch.setattr(library, "isa", lambda: "torch")
+    monkeypatch.setattr(weights, "Packed", Packed)
+    for module in (choice, schedule):
+        monkeypatch.setattr(module, "Program", Program)

@@ -56,7 +56,6 @@ class SparseInference(nn.Module):
         self.training = False
 
     def forward(self, *inputs: Tensor) -> Any:
-        self._check(inputs)
         with torch.no_grad():
             return self._schedule(inputs)(inputs)
 
@@ -110,11 +109,12 @@ class SparseInference(nn.Module):
     def _schedule(self, inputs: Sequence[Tensor]) -> Schedule:
         """The schedule for inputs like these, made if it is new."""
         threads = torch.get_num_threads()
-        key = (threads, *((tuple(each.shape), each.dtype) for each in inputs))
+        key = (threads, *((each.shape, each.dtype, each.device) for each in inputs if isinstance(each, Tensor)))
         with self._lock:
             if key in self._schedules:
                 self._schedules.move_to_end(key)
                 return self._schedules[key]
+            self._check(inputs)
             made = self._schedules[key] = self._make(inputs, threads)
             if len(self._schedules) > SCHEDULES:
                 self._schedules.popitem(last=False)

@@ -65,7 +65,7 @@ def lower(model: nn.Module) -> Network:
         p.name for p in signature if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]
     inputs = list(range(len(names)))
-    whole = op.InTorch(model, tuple(op.Hole(number) for number in inputs), {})
+    whole = op.InTorch(model, tuple(op.Hole(number) for number in inputs), {}, copies=True)
     unit = Unit("model", whole, tuple(inputs), (len(inputs),))
     return Network([unit], inputs, names, output=op.Hole(len(inputs)), notes=notes)
 
@@ -113,13 +113,13 @@ class _Lowering:
             self.value[node] = inputs[0]
             return
         output = self._new(node)
-        if isinstance(operation, op.InTorch) and not operation.changes and not operation.of_shape:
+        if isinstance(operation, op.InTorch) and not operation.copies and not operation.of_shape:
             groups = {self.memory[value] for value in inputs}  # what it returns may be a view of any of them
             self.memory = [output if group in groups else group for group in self.memory]
         if changed is not None:
             old = self.value[changed]
             self.value |= {reader: output for reader, value in self.value.items() if value == old}
-        name = str(node.target) if module else node.name
+        name = node.name if module is None else str(node.target)
         if any(unit.name == name for unit in self.network.units):  # a module that is called twice
             name = f"{name} ({node.name})"
         self.network.units.append(Unit(name, operation, inputs, (output,)))
@@ -178,8 +178,9 @@ def _in_torch(node: fx.Node, module: nn.Module | None, changes: bool) -> tuple[o
 
     arguments, keywords = map_aggregate(node.args, hole), map_aggregate(node.kwargs, hole)
     asks_shape = node.target in ASKS_SHAPE or (node.target is getattr and node.args[1] in ("shape", "ndim"))
+    unknown = module is not None and not type(module).__module__.startswith("torch.nn")
     operation = op.InTorch(
-        module or (op.Method(str(node.target)) if node.op == "call_method" else node.target),
-        arguments, keywords, changes, node.target in RESHAPES or type(module) is nn.Flatten, asks_shape,
+        op.Method(str(node.target)) if node.op == "call_method" else node.target if module is None else module,
+        arguments, keywords, changes or unknown, node.target in RESHAPES or type(module) is nn.Flatten, asks_shape,
     )  # fmt: skip
     return operation, reads

@@ -8,6 +8,7 @@ Inside a program a value is a number of images, each (channels, height, width) i
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,12 +32,14 @@ class Hole:
     number: int
 
 
-def filled(arguments: Any, inputs: Sequence[Any] | dict[int, Any]) -> Any:
+def filled(arguments: Any, inputs: Sequence[Any]) -> Any:
     """Nested arguments with the inputs in their holes.
 
     >>> filled(((Hole(1), Hole(0)), 7), ("a", "b"))
     (('b', 'a'), 7)
     """
+    if isinstance(arguments, Hole):
+        return inputs[arguments.number]
     return map_aggregate(arguments, lambda leaf: inputs[leaf.number] if isinstance(leaf, Hole) else leaf)
 
 
@@ -267,19 +270,19 @@ class InTorch(Operation):
     call: Any
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
-    changes: bool = False  # it changes its first argument in place: here a copy of it
+    copies: bool = False  # it changes its first input in place, or whatever a user's module may change: of a copy
     reshapes: bool = False  # a view, reshape or flatten: in a program, if each image becomes one row
     of_shape: bool = False  # it looks at a tensor's shape and not at its values
 
     def dense(self, *inputs: Any) -> Any:
-        if self.changes and isinstance(inputs[0], Tensor):
-            inputs = (inputs[0].clone(), *inputs[1:])
+        if self.copies:
+            inputs = tuple(each.clone() if isinstance(each, Tensor) else each for each in inputs)
         result = self.call(*filled(self.arguments, inputs), **filled(self.keywords, inputs))
-        return inputs[0] if result is None and self.changes else result
+        return inputs[0] if self.call is operator.setitem else result
 
     def fits(self, inputs: list[Shape], output: Shape) -> bool:
         x = inputs[0] if len(inputs) == 1 else None
-        return self.reshapes and x is not None and len(x) == 4 and output == (x[0], math.prod(x[1:]))
+        return self.reshapes and x is not None and len(x) in (2, 4) and output == (x[0], math.prod(x[1:]))
 
     def sparse(self, program: Program, *inputs: Value) -> tuple[Value, ...]:
         return (program.flatten(inputs[0]),)

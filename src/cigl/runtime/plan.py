@@ -30,7 +30,8 @@ def entry(network: Network, facts: Survey, inputs: Shapes, threads: int, choice:
         if (shape := facts.shapes[unit.outputs[0]]) is not None:
             row["shape"] = list(shape)
         if isinstance(operation, op.Conv | op.Linear):
-            row |= {"weight": list(operation.weight.shape), "density": round(operation.weight.density, 6)}
+            weight = operation.weight
+            row |= {"weight": list(weight.shape), "nonzeros": weight.nonzeros, "density": round(weight.density, 6)}
         times = {"dense_ms": choice.dense_seconds.get(number), "sparse_ms": choice.sparse_seconds.get(number)}
         row |= {name: round(1000 * seconds, 4) for name, seconds in times.items() if seconds is not None}
         units.append(row)

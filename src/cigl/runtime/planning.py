@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cigl.errors import CiglError
 from cigl.runtime import library
-from cigl.runtime.layout import Arena, Layout, Place
+from cigl.runtime.layout import Arena, Layout, Place, up
 from cigl.runtime.library import Op, View
 from cigl.runtime.packed import Packed
 from cigl.runtime.steps import Kind, Pair, Step, Value
@@ -38,9 +38,8 @@ class Plan:
         self.made: list[Value | int] = []  # by each operation: a value, or the output of this number
 
         self._lower(inputs, steps, outputs)
-        widest = max((step.packed.kernel[1] for step in steps if step.packed), default=1)
-        arena = self._arena.size + 2 * self._layout.width + widest  # vectors may reach past the last row's end
-        arena = -(-arena // 16) * 16
+        reach = max((step.packed.kernel[1] + step.stride[1] for step in steps if step.packed), default=0)
+        arena = up(self._arena.size + 4 * self._layout.width + reach, 16)  # vectors may reach past the last row's end
         blocks = -(-images // self._layout.block)
         self.floats = arena * (threads if blocks >= threads else 1)
         self._array = (Op * len(self._ops))(*self._ops)
@@ -63,10 +62,11 @@ class Plan:
         library.get().cigl_run(self._isa.encode(), program, arena.data_ptr(), sources, targets, seconds)
         return list(seconds or [])
 
-    def _wanted_paddings(self, steps: Sequence[Step]) -> dict[Value, Pair]:
+    @staticmethod
+    def _wanted_paddings(steps: Sequence[Step]) -> dict[Value, Pair]:
         wanted: dict[Value, Pair] = defaultdict(lambda: (0, 0))
         for step in steps:
-            if step.kind == Kind.CONV and not self._splits(step):
+            if step.kind == Kind.CONV:
                 old = wanted[step.x]
                 wanted[step.x] = (max(old[0], step.padding[0]), max(old[1], step.padding[1]))
         return wanted

@@ -105,8 +105,9 @@ class _InProgram:
         shapes = {value: shape for value in (*self.inputs, *self.outputs) if (shape := facts.shapes[value])}
         seen = {value: op.per_image(shapes[value]) for value in self.inputs}
         self.program = Program(seen[self.inputs[0]][0], threads)
-        self._in_shapes = [(images, *shape) for images, shape in seen.values()]
-        self._out_shapes = [shapes[value] for value in self.outputs]
+        # None where torch's shape is the program's: a view costs microseconds
+        self._in_shapes = [None if len(shapes[v]) in (2, 4) else (images, *each) for v, (images, each) in seen.items()]
+        self._out_shapes = [None if len(shapes[v]) in (2, 4) else shapes[v] for v in self.outputs]
         values = {value: self.program.input(*shape) for value, (_, shape) in seen.items()}
         self._made: dict[int, tuple[Value, ...]] = {}
         for number, unit in units.items():
@@ -118,15 +119,15 @@ class _InProgram:
         self.program.finish()
 
     def run(self, *inputs: Tensor) -> Sequence[Tensor]:
-        results = self.program.run(*self._shaped(inputs))
-        return [result.view(shape) for result, shape in zip(results, self._out_shapes, strict=True)]
+        return _shaped(self.program.run(*_shaped(inputs, self._in_shapes)), self._out_shapes)
 
     def seconds(self, *inputs: Tensor) -> dict[int, float]:
-        taken, _ = self.program.times(*self._shaped(inputs))
+        taken, _ = self.program.times(*_shaped(inputs, self._in_shapes))
         return {number: sum(taken.get(value, 0.0) for value in made) for number, made in self._made.items()}
 
-    def _shaped(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        return [each.contiguous().view(shape) for each, shape in zip(inputs, self._in_shapes, strict=True)]
+
+def _shaped(tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...] | None]) -> list[Tensor]:
+    return [each if shape is None else each.reshape(shape) for each, shape in zip(tensors, shapes, strict=True)]
 
 
 class Schedule:
@@ -153,6 +154,8 @@ class Schedule:
         last = {value: call for call in self._calls for value in (*call.inputs, *call.outputs)}
         kept = {*network.results(), *facts.constants}
         self._done = [[value for value in last if last[value] is call and value not in kept] for call in self._calls]
+        size = 1 + max((value for unit in network.units for value in unit.outputs), default=len(network.inputs))
+        self._at_first = [facts.constants.get(value) for value in range(size)]
 
     def _live(self) -> dict[int, Unit]:
         """The units whose values are read, now that some values are constants."""
@@ -169,24 +172,27 @@ class Schedule:
         return sum(call.program.bytes for call in self._calls if isinstance(call, _InProgram))
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
-        values = self._constants | dict(zip(self._network.inputs, inputs, strict=True))
-        for call, done in zip(self._calls, self._done, strict=True):
-            values |= zip(call.outputs, call.run(*(values[value] for value in call.inputs)), strict=True)
-            for value in done:
-                del values[value]
-        return op.filled(self._network.output, values)
+        return self._run(inputs, None)
 
     def seconds(self, inputs: Sequence[Any]) -> dict[int, float]:
         """What each unit takes in one run."""
-        values = self._constants | dict(zip(self._network.inputs, inputs, strict=True))
         taken: dict[int, float] = {}
+        self._run(inputs, taken)
+        return taken
+
+    def _run(self, inputs: Sequence[Any], taken: dict[int, float] | None) -> Any:
+        values = self._at_first.copy()
+        for value, each in zip(self._network.inputs, inputs, strict=True):
+            values[value] = each
         for call, done in zip(self._calls, self._done, strict=True):
             arguments = [values[value] for value in call.inputs]
-            taken |= call.seconds(*arguments)
-            values |= zip(call.outputs, call.run(*arguments), strict=True)
+            if taken is not None:
+                taken |= call.seconds(*arguments)
+            for value, each in zip(call.outputs, call.run(*arguments), strict=True):
+                values[value] = each
             for value in done:
-                del values[value]
-        return taken
+                values[value] = None
+        return op.filled(self._network.output, values)
 
 
 def _by_images(units: dict[int, Unit], facts: Survey) -> Iterable[dict[int, Unit]]:

@@ -25,7 +25,8 @@ class Weight:
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         self.shape = tuple(weight.shape)
-        self.density = int(torch.count_nonzero(weight)) / max(1, weight.numel())
+        self.nonzeros = int(torch.count_nonzero(weight))
+        self.density = self.nonzeros / max(1, weight.numel())
         self.bias = None if bias is None else bias.detach().clone()
         self._dense: Tensor | None = weight.detach().clone(memory_format=torch.contiguous_format)
         self._packed: Packed | None = None
@@ -58,7 +59,7 @@ class Weight:
         found = _alive(self._dense_for_now)
         if found is None:
             assert self._packed is not None
-            found = self._packed.unpack()
+            found = self._packed.unpack().view(self.shape)
             self._dense_for_now = weakref.ref(found)
         return found
 

@@ -13,13 +13,27 @@ static inline float* at(float* arena, const View& v, int64_t c, int64_t y) {
 // `count` elements of up to LANES images, `image` floats apart, side by side in vectors; missing images are zero.
 static void interleave(const float* in, int64_t image, int64_t images, int64_t count, float* out, int64_t step,
                        int64_t lanes) {
-    for (int64_t i = 0; i < count; ++i)
+    int64_t i = 0;
+    for (; images == LANES && i + LANES <= count; i += LANES) {
+        Vec square[LANES];
+        for (int lane = 0; lane < LANES; ++lane) square[lane] = load(in + lane * image + i);
+        transpose(square);
+        for (int j = 0; j < LANES; ++j) store(out + (i + j) * step, square[j]);
+    }
+    for (; i < count; ++i)
         for (int64_t lane = 0; lane < lanes; ++lane) out[i * step + lane] = lane < images ? in[lane * image + i] : 0.0f;
 }
 
 static void separate(const float* in, int64_t step, int64_t images, int64_t count, float* out, int64_t image) {
-    for (int64_t lane = 0; lane < images; ++lane)
-        for (int64_t i = 0; i < count; ++i) out[lane * image + i] = in[i * step + lane];
+    int64_t i = 0;
+    for (; images == LANES && i + LANES <= count; i += LANES) {
+        Vec square[LANES];
+        for (int j = 0; j < LANES; ++j) square[j] = load(in + (i + j) * step);
+        transpose(square);
+        for (int lane = 0; lane < LANES; ++lane) store(out + lane * image + i, square[lane]);
+    }
+    for (; i < count; ++i)
+        for (int64_t lane = 0; lane < images; ++lane) out[lane * image + i] = in[i * step + lane];
 }
 
 // Between the caller's (image, channel, row, pixel) and the arena. `outside` has the caller's sizes.
@@ -59,80 +73,94 @@ static void elementwise(const Op& op, float* arena, int64_t lanes, Share share) 
     }
 }
 
-// Every stride-th pixel into a plane of its own, zeros around: a strided convolution becomes one of stride 1.
-// Output channel (c * phases + phase) holds the pixels (y * stride + phase / kernel[1], x * stride + phase % kernel[1]).
+// Every stride-th pixel into a plane of its own: a strided convolution becomes one of stride 1, for pixels in vectors.
+// Output channel (c * phases + phase) holds the pixels (y * stride + phase / kernel[1], x * stride + phase % kernel[1]),
+// counted from the padding's corner. What lies beyond the padding is never used, and may be anything.
 static void split(const Op& op, float* arena, Share share) {
-    const int64_t phases = op.kernel[0] * op.kernel[1];
+    const int64_t phases = op.kernel[0] * op.kernel[1], step = op.stride[1];
     for (int64_t i = share.begin; i < share.end; ++i) {
-        const int64_t channel = i / op.out.height, y = i % op.out.height, c = channel / phases, phase = channel % phases;
+        const int64_t channel = i / op.out.height, y = i % op.out.height, phase = channel % phases;
         const int64_t from_y = y * op.stride[0] + phase / op.kernel[1] - op.padding[0];
-        const int64_t shift = phase % op.kernel[1] - op.padding[1];
+        if (from_y >= op.in.height + op.padding[0]) continue;
+        const float* in = at(arena, op.in, channel / phases, from_y) + phase % op.kernel[1] - op.padding[1];
         float* out = at(arena, op.out, channel, y);
-        if (from_y < 0 || from_y >= op.in.height) {
-            std::memset(out, 0, op.out.width * sizeof(float));
-            continue;
-        }
-        const float* in = at(arena, op.in, c, from_y) + shift;
-        int64_t x = 0, end = (op.in.width - shift + op.stride[1] - 1) / op.stride[1];
-        if (end > op.out.width) end = op.out.width;
-        for (; x < op.out.width && x * op.stride[1] + shift < 0; ++x) out[x] = 0.0f;
-        if (op.stride[1] == 2)
-            for (; x < end; ++x) out[x] = in[x * 2];
+        if (step == 2)
+            for (int64_t x = 0; x < op.out.width; x += LANES)
+                store(out + x, evens(load(in + 2 * x), load(in + 2 * x + LANES)));
         else
-            for (; x < end; ++x) out[x] = in[x * op.stride[1]];
-        for (; x < op.out.width; ++x) out[x] = 0.0f;
+            for (int64_t x = 0; x < op.out.width; ++x) out[x] = in[x * step];
     }
 }
 
-struct Window {  // the part of a pooling window that lies inside
+// The positions whose tap falls inside: those with 0 <= position * stride + offset < size.
+struct Inside {
     int64_t begin, end;
-    Window(int64_t at, int64_t size, int64_t kernel, int64_t stride, int64_t padding)
-        : begin(at * stride - padding), end(begin + kernel) {
-        if (begin < 0) begin = 0;
-        if (end > size) end = size;
+    Inside(int64_t offset, int64_t stride, int64_t size, int64_t positions)
+        : begin(offset < 0 ? (-offset + stride - 1) / stride : 0),
+          end(offset < size ? (size - 1 - offset) / stride + 1 : 0) {
+        if (end > positions) end = positions;
     }
 };
 
-// Up to LANES images at one pixel: max keeps NaN, because nothing is greater than it.
+static inline float larger(float a, float b) { return b > a || b != b ? b : a; }  // a NaN stays: nothing is greater
+
+// Pooling, one tap at a time over a whole row of outputs.
 template <bool MAX>
 static void pool(const Op& op, float* arena, int64_t lanes, Share share) {
+    const float start = MAX ? -std::numeric_limits<float>::infinity() : 0.0f;
+    auto combine = [](float a, float b) { return MAX ? larger(a, b) : a + b; };
     for (int64_t i = share.begin; i < share.end; ++i) {
-        const int64_t c = i / op.out.height, y = i % op.out.height;
-        const Window rows(y, op.in.height, op.kernel[0], op.stride[0], op.padding[0]);
+        const int64_t c = i / op.out.height, y = i % op.out.height, width = op.out.width;
         float* out = at(arena, op.out, c, y);
-        for (int64_t x = 0; x < op.out.width; ++x, out += lanes) {
-            const Window columns(x, op.in.width, op.kernel[1], op.stride[1], op.padding[1]);
-            for (int64_t lane = 0; lane < lanes; ++lane) out[lane] = MAX ? -std::numeric_limits<float>::infinity() : 0.0f;
-            for (int64_t v = rows.begin; v < rows.end; ++v)
-                for (int64_t u = columns.begin; u < columns.end; ++u) {
-                    const float* in = at(arena, op.in, c, v) + u * lanes;
-                    for (int64_t lane = 0; lane < lanes; ++lane) {
-                        const float value = in[lane];
-                        if (MAX)
-                            out[lane] = value > out[lane] || value != value ? value : out[lane];
-                        else
-                            out[lane] += value;
-                    }
-                }
-            if (!MAX) {
-                const int64_t inside = (rows.end - rows.begin) * (columns.end - columns.begin);
-                const float by = 1.0f / float(op.count_padding ? op.count_padding : inside);
-                for (int64_t lane = 0; lane < lanes; ++lane) out[lane] *= by;
+        for (int64_t x = 0; x < width * lanes; ++x) out[x] = start;
+        int64_t rows = 0;
+        for (int64_t v = 0; v < op.kernel[0]; ++v) {
+            const int64_t from_y = y * op.stride[0] + v - op.padding[0];
+            if (from_y < 0 || from_y >= op.in.height) continue;
+            ++rows;
+            for (int64_t u = 0; u < op.kernel[1]; ++u) {
+                const int64_t offset = u - op.padding[1];
+                const Inside inside(offset, op.stride[1], op.in.width, width);
+                const float* in = at(arena, op.in, c, from_y) + offset * lanes;
+                if (lanes == 1 && op.stride[1] == 2)  // a constant stride, which compilers can do in vectors
+                    for (int64_t x = inside.begin; x < inside.end; ++x) out[x] = combine(out[x], in[x * 2]);
+                else if (lanes == 1)
+                    for (int64_t x = inside.begin; x < inside.end; ++x)
+                        out[x] = combine(out[x], in[x * op.stride[1]]);
+                else
+                    for (int64_t x = inside.begin; x < inside.end; ++x)
+                        for (int64_t lane = 0; lane < LANES; ++lane)
+                            out[x * LANES + lane] = combine(out[x * LANES + lane], in[x * op.stride[1] * LANES + lane]);
             }
+        }
+        for (int64_t x = 0; !MAX && x < width; ++x) {
+            const int64_t left = x * op.stride[1] - op.padding[1], right = left + op.kernel[1];
+            const int64_t columns = (right < op.in.width ? right : op.in.width) - (left > 0 ? left : 0);
+            const float by = 1.0f / float(op.count_padding ? op.count_padding : rows * columns);
+            for (int64_t lane = 0; lane < lanes; ++lane) out[x * lanes + lane] *= by;
         }
     }
 }
 
 static void mean(const Op& op, float* arena, int64_t lanes, Share share) {
-    const double by = 1.0 / double(op.in.height * op.in.width);
+    const float by = 1.0f / float(op.in.height * op.in.width);
+    const int64_t count = op.in.width * lanes;
     for (int64_t c = share.begin; c < share.end; ++c) {
-        double sums[LANES] = {};
+        Vec sums = {};
+        float rest = 0.0f;
         for (int64_t y = 0; y < op.in.height; ++y) {
             const float* in = at(arena, op.in, c, y);
-            for (int64_t x = 0; x < op.in.width; ++x)
-                for (int64_t lane = 0; lane < lanes; ++lane) sums[lane] += in[x * lanes + lane];
+            int64_t x = 0;
+            for (; x + LANES <= count; x += LANES) sums += load(in + x);
+            for (; x < count; ++x) rest += in[x];
         }
-        for (int64_t lane = 0; lane < lanes; ++lane) at(arena, op.out, c, 0)[lane] = float(sums[lane] * by);
+        float* out = at(arena, op.out, c, 0);
+        if (lanes == 1) {
+            for (int lane = 0; lane < LANES; ++lane) rest += sums[lane];
+            *out = rest * by;
+        } else {
+            store(out, sums * splat(by));
+        }
     }
 }
 

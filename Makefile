@@ -24,11 +24,12 @@ test: $(INSTALLED)  ## lint, types and tests: at most 10 minutes on 2 cores
 test-slow: $(INSTALLED)  ## the tests that take minutes each
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m slow
 
-bench: $(INSTALLED)  ## what sparse training and calibration reports cost
+bench: $(INSTALLED)  ## what sparse training and calibration reports cost, and how fast sparse networks run
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/sparsify_cost.py
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/calibrate_cost.py
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/train_cost.py
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/data_cost.py
+	$(BIN)/python -W ignore benchmarks/runtime_speed.py
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

@@ -30,7 +30,7 @@ finally:
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["train"], ["evaluate"], ["data", "list"], ["data", "get"], ["methods"], ["models"]]
+    "command", [[], ["train"], ["evaluate"], ["bench"], ["data", "list"], ["data", "get"], ["methods"], ["models"]]
 )
 def test_every_command_has_help_with_an_example(command):
     result = runner.invoke(app, [*command, "--help"])

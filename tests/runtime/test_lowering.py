@@ -84,9 +84,7 @@ def test_every_way_to_add(add):
     ],
 )
 def test_every_way_to_flatten(flat):
-    model = Calls(
-        lambda self, x: self.last(flat(self, self.conv(x))), conv=nn.Conv2d(3, 4, 3), last=nn.Linear(64, 5)
-    )
+    model = Calls(lambda self, x: self.last(flat(self, self.conv(x))), conv=nn.Conv2d(3, 4, 3), last=nn.Linear(64, 5))
     check(model, torch.randn(2, 3, 6, 6), sparsely=["Conv", "InTorch", "Linear"])
 
 
@@ -278,7 +276,13 @@ def test_hooks_are_heard():
 
 def test_other_operations_run_between_stretches():
     model = nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.GELU(), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.LayerNorm(64), nn.Linear(64, 3), nn.Softmax(1)
+        nn.Conv2d(3, 4, 3),
+        nn.GELU(),
+        nn.Conv2d(4, 4, 3),
+        nn.Flatten(),
+        nn.LayerNorm(64),
+        nn.Linear(64, 3),
+        nn.Softmax(1),
     )
     check(model, torch.randn(2, 3, 8, 8), sparsely=["Conv", "Conv", "InTorch", "Linear"])
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import math
+import os
 import statistics
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,12 +65,13 @@ def in_onnxruntime(model: nn.Module, x: Tensor, threads: int) -> Call:
         import onnxscript  # noqa: F401  (the exporter needs it)
     except ImportError as error:
         raise CiglError(f"{error.name} is not installed: pip install 'cigl[bench]'.") from error
-    file = io.BytesIO()
-    with _quiet():
-        torch.onnx.export(model, (x,), file, dynamo=True, verbose=False)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    session = onnxruntime.InferenceSession(file.getvalue(), options, providers=["CPUExecutionProvider"])
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.onnx")
+        with _quiet():
+            torch.onnx.export(model, (x,), path, dynamo=True, verbose=False)
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     feed = {session.get_inputs()[0].name: x.numpy()}
     return lambda: session.run(None, feed)
 

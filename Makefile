@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 .PHONY: demo test test-slow bench evidence evidence-check format clean
 
 # One environment for everything; torch comes pinned through the constraints file.
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard src/cigl/runtime/kernels/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
 	touch $@
@@ -24,12 +24,13 @@ test: $(INSTALLED)  ## lint, types and tests: at most 10 minutes on 2 cores
 test-slow: $(INSTALLED)  ## the tests that take minutes each
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m slow
 
-bench: $(INSTALLED)  ## what sparse training and calibration reports cost
+bench: $(INSTALLED)  ## what sparse training and calibration reports cost, and how fast sparse networks run
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/sparsify_cost.py
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/calibrate_cost.py
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/train_cost.py
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/data_cost.py
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/study_cost.py
+	$(BIN)/python -W ignore benchmarks/runtime_speed.py
 
 evidence: $(INSTALLED)  ## run the studies behind docs/results.md again: hours, goes on where it was stopped
 	OMP_NUM_THREADS=1 $(BIN)/python evidence/run.py

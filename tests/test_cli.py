@@ -43,6 +43,8 @@ finally:
         ["study", "run"],
         ["study", "status"],
         ["report"],
+        ["export"],
+        ["bench"],
     ],
 )
 def test_every_command_has_help_with_an_example(command):

@@ -9,8 +9,9 @@ from cigl.errors import CiglError, CiglWarning
 from cigl.lazy import lazy
 
 if TYPE_CHECKING:
-    from cigl import calibrate, data, models, sparsify, train
+    from cigl import calibrate, data, models, runtime, sparsify, train
     from cigl.calibrate import compare, evaluate, reliability_diagrams
+    from cigl.runtime import load, save, sparse_inference
     from cigl.sparsify import (
         Method,
         Sparsifier,
@@ -38,11 +39,15 @@ __all__ = [
     "data",
     "evaluate",
     "linear",
+    "load",
     "method",
     "methods",
     "models",
     "reestimate_batch_norm",
     "reliability_diagrams",
+    "runtime",
+    "save",
+    "sparse_inference",
     "sparsify",
     "train",
 ]
@@ -50,8 +55,9 @@ __all__ = [
 __getattr__ = lazy(
     __name__,
     {
-        "cigl": "calibrate data models sparsify train",
+        "cigl": "calibrate data models runtime sparsify train",
         "cigl.calibrate": "compare evaluate reliability_diagrams",
+        "cigl.runtime": "load save sparse_inference",
         "cigl.sparsify": "Method Sparsifier attach constant cosine linear method methods reestimate_batch_norm",
     },
 )

@@ -1,0 +1,83 @@
+"""cigl bench."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cigl.cli.shared import Json, app, told
+from cigl.errors import CiglError
+
+
+@app.command()
+def bench(
+    file: Annotated[Path, typer.Argument(help="a file from cigl.save or cigl export")],
+    batch: Annotated[int, typer.Option(min=1, help="inputs at a time")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="threads of every engine")] = 1,
+    against: Annotated[str, typer.Option(help="dense engines to compare with: torch, onnxruntime")] = "torch",
+    shape: Annotated[str, typer.Option(help="of one input, such as 3x224x224, where the file doesn't say")] = "",
+    seconds: Annotated[float, typer.Option(min=0.0, help="how long to measure")] = 5.0,
+    as_json: Json = False,
+) -> None:
+    """How fast a saved model runs here, on the sparse kernels and on dense engines.
+
+    The engines run in turns on random inputs, and medians are shown. onnxruntime is in the extra `bench`.
+
+    Example:
+
+      cigl bench model.cigl --batch 64 --against torch,onnxruntime
+    """
+    with told():
+        import time
+
+        import torch
+
+        import cigl
+        from cigl.runtime import bench as measuring
+        from cigl.runtime.engine import SparseInference
+        from cigl.runtime.saving import describe
+
+        rivals = measuring.rivals([name.strip() for name in against.split(",") if name.strip()])
+        start = time.perf_counter()
+        fast = cigl.load(file)
+        loaded = time.perf_counter() - start
+        assert isinstance(fast, SparseInference)
+        x = torch.randn(batch, *_shape(shape, describe(file)["about"], fast.plan(), file))
+        found = measuring.bench(cigl.load(file, engine="dense"), fast, x, rivals, threads=threads, seconds=seconds)
+        found["load_seconds"] = loaded
+        typer.echo(json.dumps(found) if as_json else _table(found))
+
+
+def _shape(asked: str, about: Any, plan: dict[str, Any], file: Path) -> list[int]:
+    """Of one input: as asked for, as the run was trained, or as the plan was made for."""
+    found: Any = None
+    if asked:
+        sizes = asked.lower().replace(",", "x").split("x")
+        found = [int(size) if size.isdecimal() else 0 for size in sizes]
+    elif isinstance(about, dict) and isinstance(about.get("shape"), list):
+        found = about["shape"]
+    elif plan["shapes"]:
+        found = plan["shapes"][0]["inputs"][0][1:]
+    if not found or not all(isinstance(size, int) and 0 < size < 2**16 for size in found):
+        raise CiglError(f"{file} doesn't say what its inputs look like: add the shape of one, such as --shape 3x32x32.")
+    return list(found)
+
+
+def _table(found: dict[str, Any]) -> str:
+    times, ratios = found["milliseconds"], found["ratios"]
+    lines = [f"{'x'.join(map(str, found['shape']))}, {found['threads']} thread{'s' * (found['threads'] > 1)}"]
+    lines += [f"{'engine':<12} {'ms':>10} {'against cigl':>13}"]
+    lines += [f"{name:<12} {each:>10.3f} {ratios.get(name, 1.0):>12.2f}x" for name, each in times.items()]
+    lines += [f"{name:<12} {'-':>10}   {reason}" for name, reason in found["missing"].items()]
+    share = found["share_of_peak"]
+    peak = "" if share is None else f", {share:.0%} of the {found['peak_gflops']:.0f} that a core can do"
+    lines += [
+        f"{found['gflops_on_nonzeros']:.1f} GFLOP/s on non-zeros{peak}",
+        f"{found['sparse_units']} of {found['units']} operations run sparse",
+        f"{found['bytes'] / 1e6:.1f} MB in memory, dense parameters {found['dense_bytes'] / 1e6:.1f} MB "
+        f"({found['bytes'] / found['dense_bytes']:.2f}); loaded in {found['load_seconds']:.2f} s",
+    ]
+    return "\n".join(lines)

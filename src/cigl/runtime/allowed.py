@@ -1,0 +1,173 @@
+"""The operations that a file's graph may name: fixed tables, and what their arguments may be.
+
+Whatever stands here is safe to run on any file's word: it computes tensors from tensors, and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from cigl.errors import CiglError
+
+_LARGEST = 2**31 - 1
+
+# What a module is made from: arguments of its constructor, which are also its attributes.
+_CONV = "in_channels out_channels kernel_size stride padding dilation groups bias padding_mode"
+_NORM = "num_features eps momentum affine track_running_stats"
+_MAX_POOL = "kernel_size stride padding dilation return_indices ceil_mode"
+MODULES: dict[str, str] = {
+    "Linear": "in_features out_features bias",
+    "Conv1d": _CONV, "Conv2d": _CONV, "Conv3d": _CONV,
+    "BatchNorm1d": _NORM, "BatchNorm2d": _NORM, "BatchNorm3d": _NORM,
+    "LayerNorm": "normalized_shape eps elementwise_affine bias", "GroupNorm": "num_groups num_channels eps affine",
+    "ReLU": "inplace", "ReLU6": "inplace", "SiLU": "inplace", "Hardswish": "inplace", "Hardsigmoid": "inplace",
+    "Mish": "inplace", "LeakyReLU": "negative_slope inplace", "ELU": "alpha inplace", "GELU": "approximate",
+    "PReLU": "num_parameters", "Sigmoid": "", "Tanh": "", "Identity": "", "Softmax": "dim", "LogSoftmax": "dim",
+    "MaxPool1d": _MAX_POOL, "MaxPool2d": _MAX_POOL,
+    "AvgPool1d": "kernel_size stride padding ceil_mode count_include_pad",
+    "AvgPool2d": "kernel_size stride padding ceil_mode count_include_pad divisor_override",
+    "AdaptiveAvgPool1d": "output_size", "AdaptiveAvgPool2d": "output_size", "AdaptiveMaxPool2d": "output_size",
+    "Flatten": "start_dim end_dim", "ZeroPad2d": "padding",
+    "Dropout": "p inplace", "Dropout1d": "p inplace", "Dropout2d": "p inplace",
+}  # fmt: skip
+
+
+def _whole(low: int, high: int = _LARGEST) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and low <= value <= high
+
+
+def _whole_or_several(low: int, high: int = 2**15) -> Callable[[Any], bool]:
+    one = _whole(low, high)
+    return lambda value: one(value) or (isinstance(value, tuple) and 1 <= len(value) <= 4 and all(map(one, value)))
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and abs(value) < 1e30
+
+
+def _among(*known: Any) -> Callable[[Any], bool]:
+    return lambda value: any(type(value) is type(each) and value == each for each in known)
+
+
+def _any(*checks: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: any(check(value) for check in checks)
+
+
+_FLAG, _COUNT, _DIM, _NONE = _among(True, False), _whole(0), _whole(-16, 16), _among(None)
+_SIZE = _any(_whole(1, 2**15), _NONE)
+_FIELDS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("in_features", "out_features", "in_channels", "out_channels", "num_features"), _COUNT),
+    **dict.fromkeys(("num_channels", "num_groups", "num_parameters", "groups"), _whole(1)),
+    **dict.fromkeys(("kernel_size", "stride", "dilation"), _whole_or_several(1)),
+    **dict.fromkeys(("bias", "affine", "track_running_stats", "elementwise_affine", "inplace"), _FLAG),
+    **dict.fromkeys(("ceil_mode", "count_include_pad"), _FLAG),
+    **dict.fromkeys(("eps", "negative_slope", "alpha"), _number),
+    **dict.fromkeys(("start_dim", "end_dim"), _DIM),
+    "padding": _any(_whole_or_several(0), _among("same", "valid")),
+    "padding_mode": _among("zeros", "reflect", "replicate", "circular"),
+    "approximate": _among("none", "tanh"),
+    "momentum": _any(_number, _NONE), "dim": _any(_DIM, _NONE), "divisor_override": _any(_whole(1), _NONE),
+    "return_indices": _among(False), "p": lambda value: _number(value) and 0 <= value <= 1,
+    "normalized_shape": _whole_or_several(1, _LARGEST),
+    "output_size": _any(_SIZE, lambda value: isinstance(value, tuple) and len(value) == 2 and all(map(_SIZE, value))),
+}  # fmt: skip
+
+
+def module_fields(module: nn.Module) -> dict[str, Any] | None:
+    """What the module is made from, as JSON has it; None if it is none of ours."""
+    kind = type(module).__name__
+    if kind not in MODULES or type(module) is not getattr(nn, kind) or "forward" in vars(module):
+        return None
+    fields: dict[str, Any] = {"type": kind}
+    for name in MODULES[kind].split():
+        value = getattr(module, name)
+        fields[name] = value is not None if name == "bias" else list(value) if isinstance(value, tuple) else value
+    return fields
+
+
+def make_module(fields: Any) -> nn.Module:
+    """The module, without memory for its tensors; a ValueError if it can't be one."""
+    if not isinstance(fields, dict) or fields.get("type") not in MODULES:
+        raise ValueError("a module of an unknown type")
+    kind, names = fields["type"], MODULES[fields["type"]].split()
+    arguments = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items() if name != "type"}
+    if set(arguments) != set(names):
+        raise ValueError(f"a {kind} with other arguments than {', '.join(names)}")
+    for name, value in arguments.items():
+        if not _FIELDS[name](value):
+            raise ValueError(f"a {kind} whose {name} can't be {str(value)[:40]}")
+    with torch.device("meta"):
+        module: nn.Module = getattr(nn, kind)(**arguments)
+    return module
+
+
+def shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Of all of the module's tensors."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+# Functions and methods
+
+STRINGS = frozenset(
+    ("shape", "constant", "reflect", "replicate", "circular", "none", "tanh", "floor", "trunc", "same", "valid")
+)
+
+
+def _listed(place: Any, names: str) -> dict[str, Callable[..., Any]]:
+    return {f"{place.__name__}.{name}": getattr(place, name) for name in names.split()}
+
+
+def _attribute(tensor: Any, name: str) -> Any:
+    if name != "shape":
+        raise CiglError(f"the model's graph asks for the attribute {name!r} of a tensor: only shape can be had.")
+    return tensor.shape
+
+
+def _arithmetic(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Of tensors and numbers alone: a sequence times a number, or ever larger numbers, would fill the memory."""
+
+    def compute(*operands: Any) -> Any:
+        for each in operands:
+            if not isinstance(each, (Tensor, fx.Proxy, float)) and not (isinstance(each, int) and abs(each) < 2**63):
+                raise CiglError(f"the model's graph computes with a {type(each).__name__} or a number out of range.")
+        return function(*operands)
+
+    return compute
+
+
+_OPERATORS = _listed(operator, "add sub mul truediv floordiv neg iadd isub imul itruediv")
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **_listed(torch, """add sub mul div neg cat stack mean sum amax flatten reshape permute transpose squeeze
+        unsqueeze chunk split relu relu_ sigmoid tanh softmax log_softmax clamp exp sqrt rsqrt abs square matmul"""),
+    **_listed(F, """linear conv1d conv2d batch_norm layer_norm group_norm relu relu_ relu6 gelu silu hardswish
+        hardsigmoid hardtanh mish elu leaky_relu prelu sigmoid tanh softmax log_softmax softplus max_pool2d avg_pool2d
+        adaptive_avg_pool2d adaptive_max_pool2d dropout dropout2d pad normalize"""),
+    **_OPERATORS,
+    "operator.getitem": operator.getitem,
+    "getattr": getattr,
+}  # fmt: skip
+FUNCTION_NAMES = {function: name for name, function in _FUNCTIONS.items()}
+# What is run: the same, but for those that could do more than compute.
+FUNCTIONS = _FUNCTIONS | {name: _arithmetic(each) for name, each in _OPERATORS.items()} | {"getattr": _attribute}
+METHODS = frozenset(
+    """abs add add_ amax chunk clamp contiguous div div_ exp expand flatten log_softmax matmul mean mul mul_ neg permute
+    relu relu_ reshape sigmoid size softmax split sqrt square squeeze sub sub_ sum t tanh transpose unsqueeze
+    view""".split()  # noqa: SIM905
+)
+
+
+def is_plain(value: Any) -> bool:
+    """What a function may be given besides tensors, and lists of such."""
+    if isinstance(value, str):
+        return value in STRINGS
+    if type(value) is int:
+        return abs(value) < 2**31
+    return value is None or type(value) is bool or (type(value) is float and math.isfinite(value))

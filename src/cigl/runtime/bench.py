@@ -1,0 +1,146 @@
+"""How fast a model runs here: the sparse engine and dense ones, interleaved in one process, medians."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cigl.errors import CiglError, unknown
+from cigl.runtime import library
+from cigl.runtime.engine import SparseInference
+
+Call = Callable[[], object]
+LEAST_ROUNDS = 5
+TURN = 0.02  # seconds: what is faster is called several times in its turn
+
+
+def interleaved(calls: dict[str, Call], seconds: float) -> dict[str, float]:
+    """The median time of each. They run in turns, so that what disturbs one disturbs all; the first call of a turn,
+    which finds its weights where the one before left them, in memory or in a cache, is not counted."""
+    for call in calls.values():
+        call()
+    repeats = {name: max(1, int(TURN / _seconds(call, 1))) for name, call in calls.items()}
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    end, rounds = time.perf_counter() + seconds, 0
+    while time.perf_counter() < end or rounds < LEAST_ROUNDS:
+        for name, call in calls.items():
+            call()
+            times[name].append(_seconds(call, repeats[name]))
+        rounds += 1
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+def _seconds(call: Call, repeats: int) -> float:
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - start) / repeats
+
+
+def in_torch(model: nn.Module, x: Tensor, threads: int) -> Call:
+    """Plain eager torch."""
+
+    def call() -> object:
+        with torch.inference_mode():
+            return model(x)
+
+    return call
+
+
+def in_onnxruntime(model: nn.Module, x: Tensor, threads: int) -> Call:
+    """ONNX Runtime, the fastest dense engine for CPUs that we know of."""
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401  (the exporter needs it)
+    except ImportError as error:
+        raise CiglError(f"{error.name} is not installed: pip install 'cigl[bench]'.") from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.onnx")
+        with _quiet():
+            torch.onnx.export(model, (x,), path, dynamo=True, verbose=False)
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    feed = {session.get_inputs()[0].name: x.numpy()}
+    return lambda: session.run(None, feed)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter talks a lot."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+Maker = Callable[[nn.Module, Tensor, int], Call]
+RIVALS: dict[str, Maker] = {"torch": in_torch, "onnxruntime": in_onnxruntime}
+
+
+def rivals(names: Sequence[str]) -> dict[str, Maker]:
+    """The engines of these names."""
+    for name in names:
+        if name not in RIVALS:
+            raise unknown("engine", name, RIVALS)
+    return {name: RIVALS[name] for name in names}
+
+
+def multiply_adds(entry: dict[str, Any]) -> int:
+    """On non-zero weights, for the whole batch, from an entry of a plan."""
+    rows = [row for row in entry["units"] if "nonzeros" in row]
+    return sum(row["nonzeros"] * math.prod(row["shape"]) // row["weight"][0] for row in rows)
+
+
+def bench(
+    model: nn.Module, fast: SparseInference, x: Tensor, rivals: Mapping[str, Maker], *, threads: int, seconds: float
+) -> dict[str, Any]:  # fmt: skip
+    """Times of ``fast`` and of others that run the dense ``model``, on ``x``; plain data.
+
+    A rival that can't run here is listed as missing, with the reason.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        calls: dict[str, Call] = {"cigl": in_torch(fast, x, threads)}
+        missing: dict[str, str] = {}
+        for name, make in rivals.items():
+            try:
+                calls[name] = make(model, x, threads)
+            except Exception as error:  # exporters fail in many ways; the other rows are still of use
+                missing[name] = str(error).strip().partition("\n")[0] or type(error).__name__
+        times = interleaved(calls, seconds)
+        peak = library.fma_peak() if library.available() else None
+    finally:
+        torch.set_num_threads(before)
+    entry = next(e for e in fast.plan()["shapes"] if e["inputs"] == [list(x.shape)])
+    work = 2 * multiply_adds(entry)
+    parameters = sum(p.nbytes for p in model.parameters())
+    return {
+        "shape": list(x.shape),
+        "threads": threads,
+        "milliseconds": {name: 1000 * each for name, each in times.items()},
+        "ratios": {name: times[name] / times["cigl"] for name in times if name != "cigl"},
+        "missing": missing,
+        "gflops_on_nonzeros": work / times["cigl"] / 1e9,
+        "peak_gflops": None if peak is None else peak / 1e9,
+        "share_of_peak": None if peak is None else work / times["cigl"] / (peak * threads),
+        "bytes": fast.bytes,
+        "dense_bytes": parameters,
+        "sparse_units": sum(row["runs"] == "sparse" for row in entry["units"]),
+        "units": len(entry["units"]),
+    }

@@ -1,0 +1,109 @@
+"""Which units of a network run sparse: the assignment that takes the least time in all.
+
+Every unit is timed once dense and once sparse. Where the two meet, a tensor has to be brought from torch's layout into
+the kernels' or back; that is timed once per shape of tensor. The sum of all these is least for a minimum cut of the
+graph, which is found exactly. Nothing else is tried.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from cigl.runtime import operations as op
+from cigl.runtime.cut import Cut
+from cigl.runtime.lowering import Network
+from cigl.runtime.program import Program
+from cigl.runtime.schedule import Schedule, Survey, fitting
+
+REPEATS, ENOUGH = 5, 0.5  # the least of a few runs counts; long ones are not repeated beyond this many seconds
+
+
+@dataclass
+class Choice:
+    """The units that run sparse, and what it was based on (seconds per unit)."""
+
+    sparse: set[int]
+    dense_seconds: dict[int, float] = field(default_factory=dict)
+    sparse_seconds: dict[int, float] = field(default_factory=dict)
+
+
+def choose(network: Network, facts: Survey, inputs: Sequence[Any], threads: int) -> Choice:
+    possible = fitting(network, facts)
+    if not any(isinstance(network.units[number].operation, op.Conv | op.Linear) for number in possible):
+        return Choice(set())  # without weights there is nothing to gain
+    in_torch, in_programs = (Schedule(network, facts, units, threads) for units in ((), possible))
+    dense = _least(lambda: in_torch.seconds(inputs))
+    sparse = {
+        number: each for number, each in _least(lambda: in_programs.seconds(inputs)).items() if number in possible
+    }
+    return Choice(_cheapest(network, facts, dense, sparse, threads), dense, sparse)
+
+
+def _least(measure: Callable[[], dict[int, float]]) -> dict[int, float]:
+    start, best = time.perf_counter(), measure()
+    for _ in range(REPEATS - 1):
+        best = {number: min(seconds, best[number]) for number, seconds in measure().items()}
+        if time.perf_counter() - start > ENOUGH:
+            break
+    return best
+
+
+def _cheapest(
+    network: Network, facts: Survey, dense: dict[int, float], sparse: dict[int, float], threads: int
+) -> set[int]:
+    """Units that aren't on torch's side of the cheapest cut; what comes from and goes to the caller is torch's."""
+    crossing = _Crossing(threads)
+    readers: dict[int, list[int | str]] = defaultdict(list)
+    writer: dict[int, int | str] = dict.fromkeys(network.inputs, "torch")
+    cut = Cut()
+    for value in network.results():
+        readers[value].append("torch")
+    for number, seconds in dense.items():
+        unit = network.units[number]
+        cut.edge("torch", number, sparse.get(number, math.inf))
+        cut.edge(number, "kernels", seconds)
+        writer |= dict.fromkeys(unit.outputs, number)
+        for value in unit.inputs:
+            readers[value].append(number)
+    for value, wrote in writer.items():
+        shape = facts.shapes[value]
+        if shape is None or value in facts.constants:
+            continue
+        seconds = crossing.seconds(shape)
+        cut.edge(wrote, ("in", value), seconds)
+        cut.edge(("out", value), wrote, seconds)
+        for reader in readers[value]:
+            cut.edge(("in", value), reader, math.inf)
+            cut.edge(reader, ("out", value), math.inf)
+    return set(sparse) - cut.side("torch", "kernels")
+
+
+class _Crossing:
+    """What it takes to bring a tensor to the other side, by its shape."""
+
+    def __init__(self, threads: int):
+        self._threads = threads
+        self._known: dict[tuple[int, ...], float] = {}
+
+    def seconds(self, shape: tuple[int, ...]) -> float:
+        if shape not in self._known:
+            images, each = op.per_image(shape)
+            program = Program(images, self._threads)
+            program.output(program.input(*each))
+            program.finish()
+            tensor = torch.zeros(images, *each)
+
+            def there_and_back() -> dict[int, float]:
+                start = time.perf_counter()
+                program.run(tensor)
+                return {0: time.perf_counter() - start}
+
+            self._known[shape] = _least(there_and_back)[0] / 2
+        return self._known[shape]

@@ -1,0 +1,80 @@
+"""Fewer, larger units: batch norm folded into weights; sum, ReLU and a second batch norm done by the layer before.
+
+All of it holds for every input shape: where a fused unit doesn't fit the kernels, torch computes the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+from cigl.runtime import operations as op
+from cigl.runtime.lowering import Network, Unit
+
+Rule = Callable[[op.Operation, op.Operation, bool], op.Operation | None]
+
+
+def fuse(network: Network) -> None:
+    """Folding comes first, because it leaves nothing to do; a norm needs its ReLU before the layer can take both."""
+    for rule in (_fold, _sum, _rectify, _norm_behind):
+        _apply(network, rule)
+    for unit in network.units:
+        if isinstance(unit.operation, op.Linear) or (isinstance(unit.operation, op.Conv) and unit.operation.plain):
+            unit.operation.weight.shrink()
+
+
+def _apply(network: Network, rule: Rule) -> None:
+    """Join each unit with the writer of one of its inputs, wherever the rule knows how."""
+    readers = Counter(network.results())
+    for unit in network.units:
+        readers.update(unit.inputs)
+    units: dict[int, Unit] = {}
+    writer: dict[int, int] = {}
+    for place, later in enumerate(network.units):
+        for value in reversed(later.inputs):
+            earlier = units.get(writer.get(value, -1))
+            operation = earlier and rule(earlier.operation, later.operation, readers[value] > 1)
+            if earlier and operation:
+                others = tuple(other for other in later.inputs if other != value)
+                kept = earlier.outputs if operation.outputs == 2 else ()
+                later = Unit(earlier.name, operation, earlier.inputs + others, kept + later.outputs)
+                del units[writer[value]]
+                if not others:  # the earlier place does, and other readers of the value may stand in between
+                    place = writer[value]
+                break
+        units[place] = later
+        writer |= dict.fromkeys(later.outputs, place)
+    network.units = [units[place] for place in sorted(units)]
+
+
+def _fold(earlier: op.Operation, later: op.Operation, shared: bool) -> op.Operation | None:
+    """Batch norm behind a layer, into its weight and bias."""
+    if shared or not isinstance(later, op.Norm) or later.relu:
+        return None
+    if isinstance(earlier, op.Conv):
+        return replace(earlier, weight=earlier.weight.folded(later.scale, later.shift))
+    if isinstance(earlier, op.Linear) and later.scale.numel() == earlier.weight.shape[0]:
+        return replace(earlier, weight=earlier.weight.folded(later.scale, later.shift), matrix=True)
+    return None
+
+
+def _sum(earlier: op.Operation, later: op.Operation, shared: bool) -> op.Operation | None:
+    """A sum of which a convolution is one term."""
+    fits = isinstance(later, op.Add) and isinstance(earlier, op.Conv) and not earlier.add and not shared
+    return replace(earlier, add=True) if fits else None  # type: ignore[type-var]
+
+
+def _rectify(earlier: op.Operation, later: op.Operation, shared: bool) -> op.Operation | None:
+    """ReLU behind anything that computes."""
+    fits = isinstance(later, op.Relu) and isinstance(earlier, op.Conv | op.Linear | op.Norm | op.Add) and not shared
+    return replace(earlier, relu=True) if fits and not earlier.relu else None  # type: ignore
+
+
+def _norm_behind(earlier: op.Operation, later: op.Operation, shared: bool) -> op.Operation | None:
+    """relu(norm(x)) behind a convolution whose result others read too, or that already adds (pre-activation nets)."""
+    if not (isinstance(earlier, op.Conv) and isinstance(later, op.Norm) and later.relu):
+        return None
+    if earlier.relu or earlier.norm is not None:
+        return None
+    return replace(earlier, norm=(later.scale, later.shift), keep=shared)

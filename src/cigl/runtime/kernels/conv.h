@@ -1,0 +1,148 @@
+// Sparse convolution: R rows of K vectors of one output channel stay in registers while its non-zeros pass by.
+#pragma once
+#include "program.h"
+#include "vector.h"
+
+static const int REGISTERS = 8;   // vectors in a tile
+static const int64_t CHUNK = 64;  // output channels whose partial sums wait in L1 between blocks of input channels
+
+struct Conv {
+    const Op& op;
+    float* arena;
+    int64_t columns;  // vectors in an output row
+    Mask edge;        // the part of a row's last vector that is inside
+    int64_t step;     // input floats from one output vector to the next
+};
+
+// Everything that follows the sum, while it is in registers.
+template <int R, int K>
+static inline void finish(const Conv& c, const Vec* sums, int64_t o, int64_t y, int64_t x) {
+    const Op& op = c.op;
+    const bool last = x + K == c.columns;
+    Vec s[R * K];
+    for (int i = 0; i < R * K; ++i) s[i] = sums[i];
+    if (op.add.at >= 0) {
+        const float* add = c.arena + op.add.at + o * op.add.channel + y * op.add.row + x * LANES;
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+            for (int k = 0; k < K; ++k) s[r * K + k] += load(add + r * op.add.row + k * LANES);
+    }
+    if (op.relu)
+#pragma GCC unroll 16
+        for (int i = 0; i < R * K; ++i) s[i] = relu(s[i]);
+    if (op.out.at >= 0) {
+        float* out = c.arena + op.out.at + o * op.out.channel + y * op.out.row + x * LANES;
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+            for (int k = 0; k < K; ++k)
+                store(out + r * op.out.row + k * LANES, k == K - 1 && last ? keep(s[r * K + k], c.edge) : s[r * K + k]);
+    }
+    if (op.normed.at >= 0) {
+        const Vec scale = splat(op.scale[o]), shift = splat(op.shift[o]);
+        float* out = c.arena + op.normed.at + o * op.normed.channel + y * op.normed.row + x * LANES;
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+            for (int k = 0; k < K; ++k) {
+                const Vec v = relu(s[r * K + k] * scale + shift);
+                store(out + r * op.normed.row + k * LANES, k == K - 1 && last ? keep(v, c.edge) : v);
+            }
+    }
+}
+
+// One tile of one output channel: the loop that everything else is for.
+template <int R, int K, int STEP>
+static inline void accumulate(Vec* sums, const float* const* in, const int32_t* offsets, const float* values,
+                              int64_t count) {
+    Vec s[R * K];
+#pragma GCC unroll 16
+    for (int i = 0; i < R * K; ++i) s[i] = sums[i];
+    for (int64_t j = 0; j < count; ++j) {
+        const int64_t offset = offsets[j];
+        const Vec value = splat(values[j]);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+            for (int k = 0; k < K; ++k) s[r * K + k] += value * load(in[r] + offset + k * STEP * LANES);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < R * K; ++i) sums[i] = s[i];
+}
+
+// The tiles are shared among workers; if there are few, so are the chunks of output channels.
+// The last tile of a row or column overlaps the one before, where the size is no multiple: same inputs, same result.
+template <int R, int K, int STEP>
+static void convolve(const Conv& c, int64_t worker, int64_t workers) {
+    const Op& op = c.op;
+    const int64_t outputs = op.out.channels, tiles_x = (c.columns + K - 1) / K, tiles_y = (op.out.height + R - 1) / R;
+    const int64_t tiles = tiles_x * tiles_y;
+    int64_t chunk = CHUNK;
+    if (workers > 1 && tiles < 4 * workers) chunk = (outputs * tiles + 4 * workers - 1) / (4 * workers);
+    chunk = chunk < 1 ? 1 : chunk > CHUNK ? CHUNK : chunk;
+    const int64_t chunks = (outputs + chunk - 1) / chunk;
+    Vec partial[CHUNK][R * K];
+    const Share share(tiles * chunks, worker, workers);
+    for (int64_t item = share.begin; item < share.end; ++item) {
+        const int64_t tile = item / chunks, from = item % chunks * chunk;
+        const int64_t to = from + chunk < outputs ? from + chunk : outputs;
+        int64_t y = tile / tiles_x * R, x = tile % tiles_x * K;
+        if (y + R > op.out.height) y = op.out.height - R;
+        if (x + K > c.columns) x = c.columns - K;
+        const float* in[R];
+        for (int r = 0; r < R; ++r)
+            in[r] = c.arena + op.in.at + (y + r) * op.stride[0] * op.in.row + x * c.step;
+        for (int64_t block = 0; block < op.blocks; ++block)
+            for (int64_t o = from; o < to; ++o) {
+                const int32_t* row = op.rows + block * outputs + o;
+                Vec sums[R * K];
+                const Vec bias = splat(op.bias ? op.bias[o] : 0.0f);
+                for (int i = 0; i < R * K; ++i) sums[i] = block ? partial[o - from][i] : bias;
+                accumulate<R, K, STEP>(sums, in, op.offsets + row[0], op.values + row[0], row[1] - row[0]);
+                if (block == op.blocks - 1)
+                    finish<R, K>(c, sums, o, y, x);
+                else
+                    for (int i = 0; i < R * K; ++i) partial[o - from][i] = sums[i];
+            }
+    }
+}
+
+typedef void (*Tiled)(const Conv&, int64_t, int64_t);
+
+template <int K, int STEP>
+static Tiled with_rows(int64_t r) {
+#define CASE(R) \
+    if constexpr (R * K <= REGISTERS) \
+        if (r == R) return convolve<R, K, STEP>;
+    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
+#undef CASE
+    return nullptr;
+}
+
+template <int STEP>
+static Tiled with_columns(int64_t k, int64_t r) {
+    switch (k) {
+        case 1: return with_rows<1, STEP>(r);
+        case 2: return with_rows<2, STEP>(r);
+        case 3: return with_rows<3, STEP>(r);
+        case 4: return with_rows<4, STEP>(r);
+        case 5: return with_rows<5, STEP>(r);
+        case 6: return with_rows<6, STEP>(r);
+        case 7: return with_rows<7, STEP>(r);
+        default: return with_rows<8, STEP>(r);
+    }
+}
+
+// `size` in as few parts of at most `most` as possible, as even as possible.
+static int64_t even_part(int64_t size, int64_t most) {
+    const int64_t parts = (size + most - 1) / most;
+    return (size + parts - 1) / parts;
+}
+
+static void conv(const Program& program, const Op& op, float* arena, int64_t worker, int64_t workers) {
+    const int64_t floats = op.out.width * program.lanes, columns = (floats + LANES - 1) / LANES;
+    const Conv c = {op, arena, columns, first_lanes(floats - (columns - 1) * LANES), op.stride[1] * LANES};
+    const int64_t k = op.stride[1] > 2 ? 1 : even_part(columns, 8), r = even_part(op.out.height, REGISTERS / k);
+    (op.stride[1] == 2 ? with_columns<2>(k, r) : with_columns<1>(k, r))(c, worker, workers);
+}

@@ -1,0 +1,90 @@
+// The library's plain C interface: which instruction sets there are, and running a program.
+#include "program.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+extern const Variant variant_portable;
+#ifdef CIGL_X86
+extern const Variant variant_avx2, variant_avx512;
+#endif
+
+static const Variant* find(const char* name) {
+#ifdef CIGL_X86
+    __builtin_cpu_init();
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (avx2 && __builtin_cpu_supports("avx512f") && !std::strcmp(name, "avx512")) return &variant_avx512;
+    if (avx2 && !std::strcmp(name, "avx2")) return &variant_avx2;
+#endif
+    return std::strcmp(name, "portable") ? nullptr : &variant_portable;
+}
+
+static double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+extern "C" {
+#pragma GCC visibility push(default)
+
+int64_t cigl_abi() { return CIGL_ABI; }
+
+// Floats per vector of an instruction set, or 0 where this processor does not have it.
+int64_t cigl_lanes(const char* isa) {
+    const Variant* v = find(isa);
+    return v ? v->lanes : 0;
+}
+
+// Multiply-adds of one core, in floating-point operations per second.
+double cigl_fma_peak(const char* isa, double seconds) {
+    const Variant* v = find(isa);
+    if (!v) return 0.0;
+    double best = 0.0, spent = 0.0;
+    while (spent < seconds) {
+        const double start = now(), work = v->fma(100000), took = now() - start;
+        if (work / took > best) best = work / took;
+        spent += took;
+    }
+    return best;
+}
+
+// Runs all images. `arena` holds p->threads times p->arena floats if there are as many blocks, else one.
+// Whole blocks go to one thread each, so that a block's activations stay in its cache; what is left over is shared.
+// `seconds`, unless null, receives the time that the first thread spends on each operation.
+int64_t cigl_run(const char* isa, const Program* p, float* arena, const float* const* inputs, float* const* outputs,
+                 double* seconds) {
+    const Variant* v = find(isa);
+    if (!v) return 1;
+    const int64_t size = p->lanes * p->spread, blocks = (p->images + size - 1) / size;
+    const int64_t whole = blocks / p->threads * p->threads;
+    if (seconds) std::fill(seconds, seconds + p->count, 0.0);
+#pragma omp parallel num_threads(int(p->threads)) if (p->threads > 1)
+    {
+        int64_t worker = 0, workers = 1;
+#ifdef _OPENMP
+        worker = omp_get_thread_num(), workers = omp_get_num_threads();
+#endif
+        const bool timed = seconds && !worker;
+        for (int64_t b = worker; b < whole; b += workers)
+            for (int64_t i = 0; i < p->count; ++i) {
+                const double start = timed ? now() : 0.0;
+                v->run(*p, p->ops[i], arena + worker * p->arena, b, 0, 1, inputs, outputs);
+                if (timed) seconds[i] += now() - start;
+            }
+#pragma omp barrier
+        for (int64_t b = whole; b < blocks; ++b)
+            for (int64_t i = 0; i < p->count; ++i) {
+                const double start = timed ? now() : 0.0;
+                v->run(*p, p->ops[i], arena, b, worker, workers, inputs, outputs);
+#pragma omp barrier
+                if (timed) seconds[i] += now() - start;
+            }
+    }
+    return 0;
+}
+#pragma GCC visibility pop
+}

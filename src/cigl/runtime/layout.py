@@ -1,0 +1,122 @@
+"""Where values lie in a program's arena.
+
+A batch of at least a vector's width lies with its images side by side: a vector is one pixel of 8 (or 16) images,
+a value is [row][channel][pixel][image], and every tap of every convolution is an aligned load. A smaller batch is run
+image by image, with neighbouring pixels in a vector: [channel][row][pixel]. A network without pixels takes several
+vectors of images at once, where others have pixels.
+
+Convolutions read their zero padding from the arena: each value has as much room around it as its readers need, zero
+from the start and never written to. So padded values share memory only with those of the same geometry.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from cigl.runtime.library import View
+
+_ALIGN = 16  # floats: a cache line
+_WIDEST = 8  # vectors of images side by side in networks without pixels
+
+
+def up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Vectors of ``width`` floats that hold ``lanes`` images (or one: pixels), ``spread`` of them side by side."""
+
+    width: int
+    lanes: int
+    spread: int
+
+    @classmethod
+    def choose(cls, images: int, width: int, flat: bool) -> Layout:
+        if images == 1 or (images < width and not flat):
+            return cls(width, 1, 1)
+        spread = 1
+        while flat and spread < _WIDEST and spread * width < images:
+            spread *= 2
+        return cls(width, width, spread)
+
+    @property
+    def block(self) -> int:
+        """Images that run through the whole program together."""
+        return self.lanes * self.spread
+
+    def view(self, shape: tuple[int, ...], padding: tuple[int, int]) -> tuple[View, int]:
+        """A value's place if it began at 0, and the floats it takes. Neighbours share the padding between them."""
+        channels, height, columns = (*shape, 1, self.spread)[:3] if len(shape) == 1 else shape
+        y, x = padding
+        if self.lanes > 1:
+            gap = max(x, int(columns > 8))  # rows a power of two apart would meet in the same few cache lines
+            channel = (columns + gap) * self.lanes
+            row = channels * channel
+            first = y * row + x * self.lanes
+            size = first + (height + y) * row
+        elif len(shape) == 1:  # read one by one, not as vectors
+            return View(0, 1, 1, channels, 1, 1), up(channels, _ALIGN)
+        else:
+            row = up(columns + x, self.width)
+            channel = (height + y) * row
+            first = y * row + up(x, self.width)
+            size = first + channels * channel + up(x, self.width)
+        return View(first, row, channel, channels, height, columns), up(size, _ALIGN)
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    shape: tuple[int, ...]
+    padding: tuple[int, int]
+    view: View
+    start: int
+    end: int
+
+
+class Arena:
+    """Hands out places and takes them back."""
+
+    def __init__(self, layout: Layout):
+        self.layout = layout
+        self.size = 0
+        self._gaps: list[tuple[int, int]] = []  # free memory without padding, as (start, end), sorted
+        self._padded: dict[tuple[tuple[int, ...], tuple[int, int]], list[Place]] = defaultdict(list)
+
+    def take(self, shape: tuple[int, ...], padding: tuple[int, int]) -> Place:
+        free = self._padded[shape, padding]
+        if free:
+            return free.pop()
+        view, size = self.layout.view(shape, padding)
+        start = self._grow(size) if any(padding) else self._fill(size)
+        view.at += start
+        return Place(shape, padding, view, start, start + size)
+
+    def give_back(self, place: Place) -> None:
+        if any(place.padding):
+            self._padded[place.shape, place.padding].append(place)
+            return
+        merged: list[tuple[int, int]] = []
+        for start, end in sorted([*self._gaps, (place.start, place.end)]):
+            if merged and merged[-1][1] == start:
+                merged[-1] = (merged[-1][0], end)
+            else:
+                merged.append((start, end))
+        self._gaps = merged
+
+    def _fill(self, size: int) -> int:
+        """Into the smallest gap that it fits."""
+        fitting = [gap for gap in self._gaps if gap[1] - gap[0] >= size]
+        if not fitting:
+            return self._grow(size)
+        start, end = min(fitting, key=lambda gap: gap[1] - gap[0])
+        self._gaps.remove((start, end))
+        if start + size < end:
+            self._gaps = sorted([*self._gaps, (start + size, end)])
+        return start
+
+    def _grow(self, size: int) -> int:
+        """At the end, where all memory is still zero."""
+        self.size += size
+        return self.size - size

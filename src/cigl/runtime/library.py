@@ -1,0 +1,117 @@
+"""The compiled kernels: found beside this file, checked, called through a plain C interface.
+
+``CIGL_ISA=portable|avx2|avx512`` forces an instruction set; otherwise it is the best that the processor has.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import torch as torch  # first: its OpenMP is then the one that the kernels use, too
+
+from cigl.errors import CiglError
+
+ABI = 1
+ISAS = ("avx512", "avx2", "portable")  # the best first
+_FOLDER = Path(__file__).parent
+
+
+class View(ctypes.Structure):
+    """Where a value lies in the arena; mirrors kernels/program.h, as do the two below."""
+
+    _fields_ = [(name, ctypes.c_int64) for name in ("at", "row", "channel", "channels", "height", "width")]
+
+
+_Pair = ctypes.c_int64 * 2
+
+
+class Op(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("kind", "relu")),
+        *((name, View) for name in ("in_", "add", "out", "normed")),
+        *((name, _Pair) for name in ("kernel", "stride", "padding")),
+        *((name, ctypes.c_int64) for name in ("count_padding", "blocks")),
+        *((name, ctypes.c_void_p) for name in ("rows", "offsets", "values", "bias", "scale", "shift")),
+    ]
+
+
+class Program(ctypes.Structure):
+    _fields_ = [
+        ("ops", ctypes.POINTER(Op)),
+        *((name, ctypes.c_int64) for name in ("count", "images", "lanes", "spread", "arena", "threads")),
+    ]
+
+
+def available() -> bool:
+    """Whether sparse layers run on kernels here; ``reason()`` says why not."""
+    return reason() == ""
+
+
+def reason() -> str:
+    """Why there are no kernels: one sentence, or nothing if there are."""
+    return _load()[1]
+
+
+def get() -> ctypes.CDLL:
+    library, missing = _load()
+    if library is None:
+        raise CiglError(missing)
+    return library
+
+
+def isa() -> str:
+    """The instruction set in force."""
+    name = forced()
+    if not name:
+        return next(name for name in ISAS if lanes(name))
+    if name not in ISAS:
+        raise CiglError(f"CIGL_ISA is {name!r}, but must be one of {', '.join(ISAS)}, or not set.")
+    if not lanes(name):
+        raise CiglError(f"CIGL_ISA is {name!r}, which this processor does not have: unset it.")
+    return name
+
+
+def forced() -> str:
+    """The instruction set that the environment asks for, or nothing."""
+    return os.environ.get("CIGL_ISA", "")
+
+
+def lanes(name: str) -> int:
+    """Floats in a vector of an instruction set; 0 where the processor does not have it."""
+    return int(get().cigl_lanes(name.encode()))
+
+
+def fma_peak(seconds: float = 0.2) -> float:
+    """The most floating-point operations per second that one core reaches with multiply-adds, measured."""
+    return float(get().cigl_fma_peak(isa().encode(), seconds))
+
+
+@functools.cache
+def _load() -> tuple[ctypes.CDLL | None, str]:
+    files = [_FOLDER / f"_kernels{suffix}" for suffix in EXTENSION_SUFFIXES]
+    file = next((file for file in files if file.exists()), None)
+    if file is None:
+        return None, (
+            "cigl was installed without its sparse kernels, so that everything runs dense: install a C++ compiler "
+            "(g++ or clang) and install cigl again."
+        )
+    try:
+        library = ctypes.CDLL(str(file))
+        library.cigl_abi.restype = ctypes.c_int64
+        version = library.cigl_abi()
+    except (OSError, AttributeError) as error:
+        return None, f"the sparse kernels in {file} can't be loaded ({error}): install cigl again."
+    if version != ABI:
+        return None, f"the sparse kernels in {file} are of version {version}, not {ABI}: install cigl again."
+    library.cigl_lanes.restype = ctypes.c_int64
+    library.cigl_lanes.argtypes = [ctypes.c_char_p]
+    library.cigl_fma_peak.restype = ctypes.c_double
+    library.cigl_fma_peak.argtypes = [ctypes.c_char_p, ctypes.c_double]
+    library.cigl_run.restype = ctypes.c_int64
+    pointers, seconds = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_double)
+    library.cigl_run.argtypes = [ctypes.c_char_p, ctypes.POINTER(Program), ctypes.c_void_p, pointers, pointers, seconds]
+    return library, ""

@@ -1,0 +1,186 @@
+"""From a module to a network of units: operations on numbered values, each value written once."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, fx, nn
+from torch.fx.node import map_aggregate
+
+from cigl.runtime import operations as op
+from cigl.runtime.parsing import ASKS_SHAPE, IN_PLACE, RESHAPES, parse
+from cigl.runtime.tracing import copied, traced
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One operation: reads and writes values by their number."""
+
+    name: str
+    operation: op.Operation
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass
+class Network:
+    """All units in an order in which they can run. ``output`` is nested as the model's, with a Hole for each value."""
+
+    units: list[Unit] = field(default_factory=list)
+    inputs: list[int] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)  # of the inputs
+    constants: dict[int, Any] = field(default_factory=dict)
+    output: Any = None
+    notes: list[str] = field(default_factory=list)  # what runs dense because it could not be traced
+
+    def results(self) -> list[int]:
+        """The values that ``output`` is made of."""
+        found: list[int] = []
+        map_aggregate(self.output, lambda leaf: found.append(leaf.number) if isinstance(leaf, op.Hole) else None)
+        return found
+
+    def prune(self) -> None:
+        """Leave out the units whose values nobody reads."""
+        read, kept = set(self.results()), []
+        for unit in reversed(self.units):
+            if read & set(unit.outputs):
+                kept.append(unit)
+                read.update(unit.inputs)
+        self.units = kept[::-1]
+
+
+def lower(model: nn.Module) -> Network:
+    """The network of a copy of ``model``, not yet fused; one unit in all if it can't be traced."""
+    model = copied(model)
+    graph, notes = traced(model)
+    if graph is not None:
+        try:
+            return _Lowering(model, graph, notes).network
+        except _Shared as error:
+            notes = [f"the model runs dense: {error}"]
+    signature = inspect.signature(model.forward).parameters.values()
+    names = [
+        p.name for p in signature if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    inputs = list(range(len(names)))
+    whole = op.InTorch(model, tuple(op.Hole(number) for number in inputs), {}, copies=True)
+    unit = Unit("model", whole, tuple(inputs), (len(inputs),))
+    return Network([unit], inputs, names, output=op.Hole(len(inputs)), notes=notes)
+
+
+class _Shared(Exception):
+    """A tensor is changed in place while another name for its memory is still read."""
+
+
+class _Lowering:
+    """One walk over the graph. A change in place makes a new value, which the later readers of the old one read."""
+
+    def __init__(self, model: nn.Module, graph: fx.Graph, notes: list[str]):
+        self.network = Network(notes=notes)
+        self.value: dict[fx.Node, int] = {}
+        self.memory: list[int] = []  # per value; values that may share their memory have the same number
+        self.place = {node: number for number, node in enumerate(graph.nodes)}
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                self.network.inputs.append(self._new(node))
+                self.network.names.append(str(node.target))
+            elif node.op == "get_attr":
+                constant = _attribute(model, str(node.target))
+                self.network.constants[self._new(node)] = constant
+            elif node.op == "output":
+                self.network.output = map_aggregate(node.args[0], self._hole)
+            else:
+                self._call(node, _attribute(model, str(node.target)) if node.op == "call_module" else None)
+        self.network.prune()
+
+    def _new(self, node: fx.Node) -> int:
+        self.value[node] = len(self.memory)
+        self.memory.append(len(self.memory))
+        return self.value[node]
+
+    def _hole(self, leaf: Any) -> Any:
+        return op.Hole(self.value[leaf]) if isinstance(leaf, fx.Node) else leaf
+
+    def _call(self, node: fx.Node, module: nn.Module | None) -> None:
+        changed = _changed(node, module)
+        if changed is not None:
+            self._check_alone(node, changed)
+        operation, reads = parse(node, module) or _in_torch(node, module, changed is not None)
+        inputs = tuple(self.value[read] for read in reads)
+        if isinstance(operation, op.Same):
+            self.value[node] = inputs[0]
+            return
+        output = self._new(node)
+        if isinstance(operation, op.InTorch) and not operation.copies and not operation.of_shape:
+            groups = {self.memory[value] for value in inputs}  # what it returns may be a view of any of them
+            self.memory = [output if group in groups else group for group in self.memory]
+        if changed is not None:
+            old = self.value[changed]
+            self.value |= {reader: output for reader, value in self.value.items() if value == old}
+        name = node.name if module is None else str(node.target)
+        if any(unit.name == name for unit in self.network.units):  # a module that is called twice
+            name = f"{name} ({node.name})"
+        self.network.units.append(Unit(name, operation, inputs, (output,)))
+
+    def _check_alone(self, node: fx.Node, changed: fx.Node) -> None:
+        value = self.value[changed]
+        for other, number in self.value.items():
+            later = any(self.place[user] > self.place[node] for user in other.users)
+            if number != value and self.memory[number] == self.memory[value] and later:
+                raise _Shared(
+                    f"{node.name} changes in place what {other.name} may share and what is read again after it; "
+                    "write it without the change in place"
+                )
+
+
+def _attribute(model: nn.Module, path: str) -> Any:
+    found: Any = model
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found.detach() if isinstance(found, Tensor) else found
+
+
+def _changed(node: fx.Node, module: nn.Module | None) -> fx.Node | None:
+    """The argument that this call changes in place."""
+    target: Any = node.target
+    name = target if node.op == "call_method" else getattr(target, "__name__", "")
+    in_place = (
+        getattr(module, "inplace", False) is True
+        or (module is None and (target in IN_PLACE or (name.endswith("_") and not name.endswith("__"))))
+        or (module is None and _asked_in_place(node))
+    )
+    if "out" in node.kwargs:
+        raise _Shared(f"{node.name} writes into its argument out=; write it without")
+    return node.args[0] if in_place and node.args and isinstance(node.args[0], fx.Node) else None
+
+
+def _asked_in_place(node: fx.Node) -> bool:
+    """Whether the call was given ``inplace=True``, by name or by place."""
+    try:
+        bound = inspect.signature(node.target).bind(*node.args, **node.kwargs)  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # a method's name, or a builtin without a signature: none of them has the argument
+        return False
+    return bool(bound.arguments.get("inplace", False))
+
+
+def _in_torch(node: fx.Node, module: nn.Module | None, changes: bool) -> tuple[op.Operation, list[fx.Node]]:
+    """The call as it is, with holes for what it reads."""
+    reads: list[fx.Node] = []
+
+    def hole(leaf: Any) -> Any:
+        if not isinstance(leaf, fx.Node):
+            return leaf
+        if leaf not in reads:
+            reads.append(leaf)
+        return op.Hole(reads.index(leaf))
+
+    arguments, keywords = map_aggregate(node.args, hole), map_aggregate(node.kwargs, hole)
+    asks_shape = node.target in ASKS_SHAPE or (node.target is getattr and node.args[1] in ("shape", "ndim"))
+    unknown = module is not None and not type(module).__module__.startswith("torch.nn")
+    operation = op.InTorch(
+        op.Method(str(node.target)) if node.op == "call_method" else node.target if module is None else module,
+        arguments, keywords, changes or unknown, node.target in RESHAPES or type(module) is nn.Flatten, asks_shape,
+    )  # fmt: skip
+    return operation, reads

@@ -1,0 +1,179 @@
+"""Which traced calls the engine knows, and as what operation.
+
+Every parser has the signature of the torch function it reads, so that python itself sorts out the arguments. It returns
+the operation and the nodes that it reads; a TypeError says that the call is outside of what the kernels do.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from cigl.runtime import operations as op
+from cigl.runtime.weights import Weight
+
+Parsed = tuple[op.Operation, list[fx.Node]]
+
+RESHAPES = {torch.flatten, torch.reshape, "flatten", "reshape", "view"}
+ASKS_SHAPE = {"size", "dim", "numel"}
+IN_PLACE = {
+    operator.iadd, operator.isub, operator.imul, operator.imatmul, operator.itruediv, operator.ifloordiv,
+    operator.imod, operator.ipow, operator.iand, operator.ior, operator.ixor, operator.ilshift, operator.irshift,
+    operator.setitem,
+}  # fmt: skip
+
+
+def parse(node: fx.Node, module: nn.Module | None) -> Parsed | None:
+    """The operation of a call, if the engine knows it."""
+    try:
+        if module is not None:
+            plain = not (module._forward_hooks or module._forward_pre_hooks)
+            return _MODULES[type(module)](module, *node.args, **node.kwargs) if plain else None
+        calls: dict[Any, Callable[..., Parsed]] = _METHODS if node.op == "call_method" else _FUNCTIONS
+        return calls[node.target](*node.args, **node.kwargs)
+    except (KeyError, TypeError):
+        return None
+
+
+def _only_if(known: bool) -> None:
+    if not known:
+        raise TypeError
+
+
+def _node(x: Any) -> fx.Node:
+    _only_if(isinstance(x, fx.Node))
+    return x  # type: ignore[no-any-return]
+
+
+def _pair(size: Any) -> op.Pair:
+    sizes = list(size) if isinstance(size, Sequence) else [size]
+    _only_if(len(sizes) in (1, 2) and all(type(s) is int for s in sizes))
+    return sizes[0], sizes[-1]
+
+
+def _same(input: Any, p: Any = None, training: Any = False, inplace: Any = False) -> Parsed:
+    _only_if(training is False)
+    return op.Same(), [_node(input)]
+
+
+def _relu(input: Any, inplace: Any = False) -> Parsed:
+    return op.Relu(), [_node(input)]
+
+
+def _add(input: Any, other: Any, *, alpha: Any = 1) -> Parsed:
+    _only_if(alpha == 1)
+    return op.Add(), [_node(input), _node(other)]
+
+
+def _max_pool(
+    input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: Any = False,
+    return_indices: Any = False,
+) -> Parsed:  # fmt: skip
+    _only_if(_pair(dilation) == (1, 1) and ceil_mode is False and return_indices is False)
+    kernel = _pair(kernel_size)
+    return op.MaxPool(kernel, _pair(stride) if stride else kernel, _pair(padding)), [_node(input)]
+
+
+def _avg_pool(
+    input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: Any = False,
+    count_include_pad: Any = True, divisor_override: Any = None,
+) -> Parsed:  # fmt: skip
+    _only_if(ceil_mode is False and type(count_include_pad) is bool and divisor_override is None)
+    kernel = _pair(kernel_size)
+    pool = op.AvgPool(kernel, _pair(stride) if stride else kernel, _pair(padding), count_include_pad)
+    return pool, [_node(input)]
+
+
+def _adaptive_avg_pool(input: Any, output_size: Any) -> Parsed:
+    _only_if(_pair(output_size) == (1, 1))
+    return op.Mean(), [_node(input)]
+
+
+def _mean(input: Any, dim: Any = None, keepdim: Any = False, *, dtype: Any = None) -> Parsed:
+    _only_if(isinstance(dim, Sequence) and len(dim) == 2 and type(keepdim) is bool and dtype is None)
+    return op.Mean(_pair(dim), keepdim), [_node(input)]
+
+
+_weights: WeakKeyDictionary[nn.Module, Weight] = WeakKeyDictionary()
+
+
+def _weight(module: nn.Conv2d | nn.Linear) -> Weight:
+    """One per module, however often it is called."""
+    if module not in _weights:
+        _weights[module] = Weight(module.weight, module.bias)
+    return _weights[module]
+
+
+def _conv(module: nn.Conv2d, input: Any) -> Parsed:
+    _only_if(module.padding_mode == "zeros")
+    kernel, dilation = _pair(module.kernel_size), _pair(module.dilation)
+    if module.padding == "same":  # for an even kernel torch pads one side more
+        _only_if(all(size % 2 for size in kernel))
+        padding = (dilation[0] * (kernel[0] // 2), dilation[1] * (kernel[1] // 2))
+    else:
+        padding = (0, 0) if module.padding == "valid" else _pair(module.padding)
+    return op.Conv(_weight(module), _pair(module.stride), padding, dilation, module.groups), [_node(input)]
+
+
+def _linear(module: nn.Linear, input: Any) -> Parsed:
+    return op.Linear(_weight(module)), [_node(input)]
+
+
+def _norm(module: nn.BatchNorm1d | nn.BatchNorm2d, input: Any) -> Parsed:
+    mean, var = module.running_mean, module.running_var
+    _only_if(mean is not None and var is not None)
+    assert isinstance(mean, Tensor)
+    assert isinstance(var, Tensor)
+    scale = (var.double() + module.eps).rsqrt() * (1 if module.weight is None else module.weight.double())
+    shift = (0 if module.bias is None else module.bias.double()) - mean.double() * scale
+    return op.Norm(scale.float().detach(), shift.float().detach()), [_node(input)]
+
+
+_MODULES: dict[type[nn.Module], Callable[..., Parsed]] = {
+    nn.Conv2d: _conv,
+    nn.Linear: _linear,
+    nn.BatchNorm1d: _norm,
+    nn.BatchNorm2d: _norm,
+    nn.ReLU: lambda module, input: _relu(input),
+    nn.MaxPool2d: lambda m, input: _max_pool(
+        input, m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode, m.return_indices
+    ),
+    nn.AvgPool2d: lambda m, input: _avg_pool(
+        input, m.kernel_size, m.stride, m.padding, m.ceil_mode, m.count_include_pad, m.divisor_override
+    ),
+    nn.AdaptiveAvgPool2d: lambda module, input: _adaptive_avg_pool(input, module.output_size),
+    nn.Identity: lambda module, input: _same(input),
+    nn.Dropout: lambda module, input: _same(input),
+    nn.Dropout1d: lambda module, input: _same(input),
+    nn.Dropout2d: lambda module, input: _same(input),
+}
+
+_FUNCTIONS: dict[Any, Callable[..., Parsed]] = {
+    F.relu: _relu,
+    F.relu_: _relu,
+    torch.relu: _relu,
+    torch.relu_: _relu,
+    operator.add: _add,
+    operator.iadd: _add,
+    torch.add: _add,
+    F.max_pool2d: _max_pool,
+    torch.max_pool2d: _max_pool,
+    F.avg_pool2d: _avg_pool,
+    F.adaptive_avg_pool2d: _adaptive_avg_pool,
+    torch.mean: _mean,
+    F.dropout: lambda input, p=0.5, training=True, inplace=False: _same(input, p, training, inplace),
+}
+
+_METHODS: dict[Any, Callable[..., Parsed]] = {
+    "relu": _relu,
+    "relu_": _relu,
+    "add": _add,
+    "add_": _add,
+    "mean": _mean,
+}

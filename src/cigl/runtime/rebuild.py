@@ -1,0 +1,236 @@
+"""Plain data in, a model out: the graph that a file holds, checked and made callable.
+
+Nobody vouches for the data. What it names is looked up in the tables of allowed.py; nothing is imported or
+evaluated, and modules get memory for the file's own tensors only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor, fx, nn
+
+from cigl.errors import CiglError
+from cigl.runtime.allowed import FUNCTIONS, METHODS, is_plain, make_module, shapes
+from cigl.runtime.file import Damaged
+
+_DEEPEST = 8  # lists in lists
+
+
+class _Ref(NamedTuple):
+    node: int
+
+
+class _Step(NamedTuple):
+    op: str
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    last: list[int]  # nodes that are not used after this one
+
+
+class Graph(nn.Module):
+    """A loaded model: the file's operations in their order, under the names that its modules had.
+
+    The names of its own attributes are odd because a user's modules may have any other.
+    """
+
+    _graph_temperature: float | None
+
+    def __init__(self, steps: list[_Step], temperature: float | None):
+        super().__init__()
+        self._graph_steps, self._graph_temperature = steps, temperature
+
+    def _graph_run(self, *inputs: Any) -> Any:
+        values: list[Any] = []
+        waiting = iter(inputs)
+        for step in self._graph_steps:
+            values.append(self._graph_value(step, values, waiting))
+            for number in step.last:
+                values[number] = None
+        temperature = self._graph_temperature
+        return values[-1] if temperature is None else values[-1] / temperature
+
+    def _graph_value(self, step: _Step, values: list[Any], waiting: Iterator[Any]) -> Any:
+        if step.op == "input":
+            return next(waiting)
+        if step.op == "tensor":
+            place, _, name = step.name.rpartition(".")
+            return getattr(self.get_submodule(place), name)
+        args = [_resolve(each, values) for each in step.args]
+        kwargs = {key: _resolve(each, values) for key, each in step.kwargs.items()}
+        if step.op == "module":
+            return self.get_submodule(step.name)(*args, **kwargs)
+        if step.op == "function":
+            return FUNCTIONS[step.name](*args, **kwargs)
+        if step.op == "method":
+            if not isinstance(args[0], (Tensor, fx.Proxy)):
+                raise CiglError(f"the model's graph calls {step.name} of a {type(args[0]).__name__}, not of a tensor.")
+            return getattr(args[0], step.name)(*args[1:], **kwargs)
+        return args[0]
+
+
+class OneInput(Graph):
+    """(torch.fx sees a fixed number of arguments only.)"""
+
+    def forward(self, x: Any) -> Any:
+        return self._graph_run(x)
+
+
+class TwoInputs(Graph):
+    def forward(self, x: Any, y: Any) -> Any:
+        return self._graph_run(x, y)
+
+
+_BY_INPUTS: dict[int, type[Graph]] = {1: OneInput, 2: TwoInputs}
+
+
+def rebuild(graph: Any, tensors: Mapping[str, Tensor], parameters: set[str], temperature: float | None = None) -> Graph:
+    """The model in eval mode, from data that nobody vouches for; ``Damaged`` if it can't be one."""
+    if not isinstance(graph, dict) or not isinstance(graph.get("nodes"), list):
+        raise Damaged("its graph is none")
+    steps = [_step(number, node) for number, node in enumerate(graph["nodes"])]
+    kinds = [step.op for step in steps]
+    inputs = kinds.count("input")
+    if kinds.count("output") != 1 or kinds[-1] != "output" or inputs not in _BY_INPUTS:
+        raise Damaged("its graph does not lead from one or two inputs to one output")
+    _mark_last_uses(steps)
+    model = _BY_INPUTS[inputs](steps, temperature)
+    shared: dict[int, nn.Parameter] = {}
+    called = graph.get("modules")
+    if not isinstance(called, dict) or {step.name for step in steps if step.op == "module"} != called.keys():
+        raise Damaged("its graph calls other modules than it describes")
+    try:
+        for path, fields in called.items():
+            module = make_module(fields)
+            for name in shapes(module):
+                _give(module, name, f"{path}.{name}", tensors, parameters, shared)
+            place, _, name = path.rpartition(".")
+            _container(model, place).add_module(name, module)
+        for step in steps:
+            place, _, name = step.name.rpartition(".")
+            if step.op == "tensor" and not _has(model, step.name):
+                _give(_container(model, place), name, step.name, tensors, parameters, shared)
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        if isinstance(error, Damaged):
+            raise
+        raise Damaged(f"its graph has {' '.join(str(error).split())[:200]}") from error
+    return model.eval()
+
+
+def _has(model: nn.Module, path: str) -> bool:
+    place, _, name = path.rpartition(".")
+    try:
+        module = model.get_submodule(place)
+    except AttributeError:
+        return False
+    return name in module._parameters or name in module._buffers
+
+
+def _container(model: nn.Module, path: str) -> nn.Module:
+    """The plain module at this path, made if there is none."""
+    place = model
+    for name in path.split(".") if path else []:
+        if name not in place._modules:
+            place.add_module(name, nn.Module())
+        place = place.get_submodule(name)
+        if type(place) is not nn.Module:
+            raise Damaged(f"its graph has something inside the {type(place).__name__} {path!r}")
+    return place
+
+
+def _give(
+    module: nn.Module, name: str, full_name: str, tensors: Mapping[str, Tensor], parameters: set[str],
+    shared: dict[int, nn.Parameter],
+) -> None:  # fmt: skip
+    """Put the file's tensor where the module wants one; a tied one is the same parameter everywhere."""
+    tensor = tensors.get(full_name)
+    if tensor is None:
+        raise Damaged(f"{full_name} is missing")
+    wanted = module._parameters.get(name, module._buffers.get(name))
+    if wanted is not None and wanted.shape != tensor.shape:
+        raise Damaged(f"{full_name} has the shape {list(tensor.shape)}, but its module wants {list(wanted.shape)}")
+    if name in module._parameters or full_name in parameters:
+        module.register_parameter(name, shared.setdefault(id(tensor), nn.Parameter(tensor, requires_grad=False)))
+    else:
+        module.register_buffer(name, tensor)
+
+
+def _step(number: int, node: Any) -> _Step:
+    if not isinstance(node, dict):
+        raise Damaged(f"node {number} of its graph is none")
+    op, name = str(node.get("op")), node.get("name", "")
+    args, kwargs = node.get("args", []), node.get("kwargs", {})
+    known: dict[str, Callable[[str], bool]] = {
+        "input": lambda name: not args, "output": lambda name: len(args) == 1, "tensor": lambda name: not args,
+        "module": lambda name: len(args) > 0, "function": FUNCTIONS.__contains__,
+        "method": lambda name: name in METHODS and len(args) > 0,
+    }  # fmt: skip
+    if not isinstance(name, str) or not isinstance(args, list) or not isinstance(kwargs, dict):
+        raise Damaged(f"node {number} of its graph is none")
+    if op not in known or not known[op](name):
+        raise Damaged(f"node {number} of its graph is {op[:40]} {name[:40]!r}, which this cigl does not have")
+    return _Step(
+        op, name, tuple(_decode(each, number) for each in args),
+        {key: _decode(each, number) for key, each in kwargs.items()}, [],
+    )  # fmt: skip
+
+
+def _decode(value: Any, number: int, depth: int = 0) -> Any:
+    if depth > _DEEPEST:
+        raise Damaged(f"node {number} of its graph has arguments too deep")
+    if isinstance(value, list):
+        return [_decode(each, number, depth + 1) for each in value]
+    if not isinstance(value, dict):
+        if not is_plain(value):
+            raise Damaged(f"node {number} of its graph has the argument {str(value)[:40]!r}")
+        return value
+    if len(value) == 1:
+        (kind, content), *_ = value.items()
+        if kind == "node" and type(content) is int and 0 <= content < number:
+            return _Ref(content)
+        if kind == "dict" and isinstance(content, dict):
+            return {key: _decode(each, number, depth + 1) for key, each in content.items()}
+        if kind in ("tuple", "slice") and isinstance(content, list):
+            parts = [_decode(each, number, depth + 1) for each in content]
+            if kind == "tuple":
+                return tuple(parts)
+            if len(parts) == 3:
+                return slice(*parts)
+    raise Damaged(f"node {number} of its graph refers to what does not come before it")
+
+
+def _parts(value: Any) -> Iterator[_Ref]:
+    if isinstance(value, _Ref):
+        yield value
+    elif isinstance(value, slice):
+        yield from _parts([value.start, value.stop, value.step])
+    elif isinstance(value, (tuple, list)):
+        for each in value:
+            yield from _parts(each)
+    elif isinstance(value, dict):
+        yield from _parts(list(value.values()))
+
+
+def _mark_last_uses(steps: list[_Step]) -> None:
+    seen: set[int] = set()
+    for step in reversed(steps):
+        for ref in _parts([step.args, step.kwargs]):
+            if ref.node not in seen:
+                seen.add(ref.node)
+                step.last.append(ref.node)
+
+
+def _resolve(value: Any, values: list[Any]) -> Any:
+    if isinstance(value, _Ref):
+        return values[value.node]
+    if isinstance(value, tuple):
+        return tuple(_resolve(each, values) for each in value)
+    if isinstance(value, list):
+        return [_resolve(each, values) for each in value]
+    if isinstance(value, slice):
+        return slice(*(_resolve(each, values) for each in (value.start, value.stop, value.step)))
+    if isinstance(value, dict):
+        return {key: _resolve(each, values) for key, each in value.items()}
+    return value

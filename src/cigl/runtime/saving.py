@@ -1,0 +1,226 @@
+"""cigl.save and cigl.load: a model as one small file, and back without its class."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from cigl.calibrate import TemperatureScaled
+from cigl.errors import CiglError, CiglWarning, unknown
+from cigl.runtime import file
+from cigl.runtime import graph as graphs
+from cigl.runtime.engine import SparseInference, sparse_inference
+from cigl.runtime.rebuild import Graph, rebuild
+from cigl.runtime.state import named_tensors, pack, unpack
+
+_ENGINES = ("sparse", "dense")
+
+
+def save(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    half: bool = False,
+    temperature: Any = None,
+    report: Any = None,
+    plan: Any = None,
+    about: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the model to one file: of sparse tensors only the non-zeros. The model stays as it is.
+
+    It may be in training: what is written is M*W. ``half`` stores weights in fp16. ``temperature`` (or a
+    ``TemperatureScaled`` model's own) and ``report`` (of ``cigl.evaluate``) go with it, and ``about``, plain data of
+    yours. ``plan`` is what ``fast.plan()`` returned, to be followed by ``cigl.load``. Where an operation is outside of
+    what a file can hold, a warning says which, and the file has the weights alone.
+
+    >>> import tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.cigl")
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    >>> save(model, path)
+    >>> x = torch.randn(2, 4)
+    >>> bool(torch.equal(load(path, engine="dense")(x), model(x)))
+    True
+    """
+    if not isinstance(model, nn.Module):
+        raise CiglError(f"save takes a torch.nn.Module, not a {type(model).__name__}.")
+    if isinstance(model, SparseInference):
+        raise CiglError(
+            "save the model that the engine was made from; save(model, path, plan=fast.plan()) keeps its plan."
+        )
+    model, own = _unwrap(model)
+    temperature = getattr(temperature, "value", temperature)  # of cigl.calibrate.fit_temperature
+    if temperature is not None and own is not None:
+        raise CiglError(f"the model has a temperature of its own ({own:g}): leave temperature out.")
+    temperature = own if temperature is None else temperature
+    if not _is_temperature(temperature):
+        raise CiglError(f"temperature is {temperature!r}: it must be a number, positive and finite.")
+    plain = _plain_copy(model)
+    stored, index = pack(plain, half)
+    description: dict[str, Any] = {
+        "architecture": {"class": type(model).__name__, "text": str(plain)},
+        "tensors": index, "graph": None, "outside": None, "temperature": temperature,
+        "report": report.to_dict() if hasattr(report, "to_dict") else report, "plan": plan, "about": about,
+    }  # fmt: skip
+    try:
+        description["graph"] = graph = _graph(plain, index)
+        (output,) = graph["nodes"][-1]["args"]
+        if temperature is not None and not (isinstance(output, dict) and "node" in output):
+            raise CiglError("a temperature needs a model that returns one tensor, the logits: leave temperature out.")
+    except graphs.OutsideError as outside:
+        description["outside"] = str(outside)
+        warnings.warn(
+            f"{path} has the model's weights alone, because {outside}: load it with cigl.load(path, into=model).",
+            CiglWarning, stacklevel=2,
+        )  # fmt: skip
+    file.write(path, stored, description)
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    engine: Literal["sparse", "dense"] = "sparse",
+    into: nn.Module | Callable[[], nn.Module] | None = None,
+    calibrated: bool = True,
+) -> nn.Module:
+    """The saved model on the CPU, in eval mode and without gradients; safe on a file from anyone.
+
+    It runs on sparse kernels, or in plain torch with ``engine="dense"``. If the file has a temperature, the outputs are
+    the logits divided by it (``calibrated=False``: the logits). A file that has the weights alone needs ``into``: a
+    model of the same architecture, which is filled, or a function that makes one.
+    """
+    if engine not in _ENGINES:
+        raise unknown("engine", engine, _ENGINES)
+    stored, description = file.read(path)
+    try:
+        tensors, parameters = unpack(stored, description.get("tensors"))
+        temperature = description.get("temperature")
+        if not _is_temperature(temperature):
+            raise file.Damaged("its temperature is not a positive number")
+        applied = temperature if calibrated else None
+        if into is None and description.get("graph") is not None:
+            model: nn.Module = rebuild(description["graph"], tensors, parameters, applied)
+    except (file.Damaged, RuntimeError, MemoryError) as error:  # the latter two: not enough memory
+        raise CiglError(f"{path} can't be loaded: {' '.join(str(error).split())}. Copy or save it again.") from error
+    odd = {each.dtype for each in tensors.values() if each.is_floating_point()} - {torch.float32}
+    if odd and engine == "sparse":
+        raise CiglError(f"{path} has tensors in {odd.pop()}, but sparse kernels compute in float32: load it with "
+                        "engine='dense'.")  # fmt: skip
+    if into is not None:
+        model = _fill(into, tensors, path)
+    elif description.get("graph") is None:
+        raise CiglError(f"{path} has weights alone, because {description.get('outside')}: pass a model of its "
+                        "architecture, cigl.load(path, into=model).")  # fmt: skip
+    if engine == "sparse":
+        # A plan may name the division by the temperature, which is in the model only if it was rebuilt with it.
+        fits = temperature is None or (calibrated and into is None)
+        model = sparse_inference(model, plan=description.get("plan") if fits else None)
+    if into is not None and applied is not None:
+        model = TemperatureScaled(model, applied).eval()
+    return model
+
+
+def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What the file says of its model: sizes, architecture, temperature, calibration report, plan, about."""
+    stored, description = file.read(path)
+    found = {
+        name: description.get(name) for name in ("architecture", "outside", "temperature", "report", "plan", "about")
+    }
+    try:
+        tensors, parameters = unpack(stored, description.get("tensors"))
+    except file.Damaged as error:
+        raise CiglError(f"{path} can't be loaded: {error}. Copy or save it again.") from error
+    counts = {"parameters": 0, "nonzeros": 0}
+    for name in parameters:
+        counts["parameters"] += tensors[name].numel()
+        counts["nonzeros"] += int(tensors[name].count_nonzero())
+    return {"bytes": os.path.getsize(path), **counts, **found}
+
+
+def _unwrap(model: nn.Module) -> tuple[nn.Module, float | None]:
+    """The user's own module inside of wrappers, and the temperature that one of them divides by."""
+    temperature = None
+    while True:
+        if isinstance(model, TemperatureScaled):
+            temperature = float(model.temperature) * (temperature or 1.0)
+            model = model.model
+        elif isinstance(model, Graph) and model._graph_temperature is not None:
+            temperature = model._graph_temperature * (temperature or 1.0)
+            model = copy.copy(model)  # its tensors are the same
+            model._graph_temperature = None
+        elif isinstance(model, (DataParallel, DistributedDataParallel)):
+            model = model.module
+        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):  # torch.compile
+            model = model._orig_mod  # type: ignore[assignment]
+        else:
+            return model, temperature
+
+
+def _plain_copy(model: nn.Module) -> nn.Module:
+    """In a copy weights are M*W also in the middle of training, and eval mode is nobody else's concern."""
+    try:
+        return copy.deepcopy(model).eval()
+    except Exception as error:
+        raise CiglError(f"the model can't be copied ({' '.join(str(error).split())[:200]}): take out what is no plain "
+                        "tensor or module (after torch.nn.utils.prune: prune.remove).") from error  # fmt: skip
+
+
+def _graph(model: nn.Module, index: Mapping[str, Any]) -> dict[str, Any]:
+    """The graph, if a model can be made from it again."""
+    graph = graphs.describe(model)
+    parameters = {name for name, entry in index.items() if entry.get("kind") == "parameter"}
+    try:
+        rebuild(graph, {name: tensor.detach() for name, tensor in named_tensors(model).items()}, parameters)
+    except file.Damaged as error:
+        raise graphs.OutsideError(str(error)) from error
+    return graph
+
+
+def _is_temperature(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and 0 < value < math.inf)
+
+
+@torch.no_grad()
+def _fill(into: nn.Module | Callable[[], nn.Module], tensors: Mapping[str, Tensor], path: Any) -> nn.Module:
+    """Copy the tensors into a model that has them all, or change nothing."""
+    model = into if isinstance(into, nn.Module) else into()
+    if not isinstance(model, nn.Module):
+        raise CiglError(f"into made a {type(model).__name__}: it must be a torch.nn.Module, or make one.")
+    inner, own = _unwrap(model)
+    if own is not None:
+        raise CiglError(
+            "into has a temperature of its own: pass the model inside, the file's temperature goes with it."
+        )
+    wanted = named_tensors(inner)
+    for name in [*wanted, *tensors]:
+        if name not in tensors:
+            raise _other(path, f"{name} is in the model, but not in the file")
+        if name not in wanted:
+            raise _other(path, f"{name} is in the file, but not in the model")
+        for what in ("shape", "dtype"):
+            has, needs = getattr(tensors[name], what), getattr(wanted[name], what)
+            if has != needs:
+                raise _other(path, f"{name} has the {what} {_short(has)} in the file, but {_short(needs)} in the model")
+    first: dict[int, str] = {}
+    for name, tensor in wanted.items():
+        same = first.setdefault(id(tensor), name)
+        if not tensors[name].equal(tensors[same]):
+            raise _other(path, f"{name} and {same} are one tensor in the model, but two in the file")
+    for name, tensor in wanted.items():
+        tensor.copy_(tensors[name])
+    return model.eval()
+
+
+def _other(path: Any, difference: str) -> CiglError:
+    return CiglError(f"{path} is of another architecture: {difference}. Nothing was changed.")
+
+
+def _short(value: Any) -> Any:
+    return list(value) if isinstance(value, torch.Size) else value

@@ -1,0 +1,205 @@
+"""A network on inputs of one shape: programs of sparse units, and torch for the others, in an order that works.
+
+Units stand in stages; even stages are programs, odd ones torch. A unit goes into the first stage of its kind that is
+not before anything it reads. So the sparse units of a stage can run as one program, and no stage waits for a later one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from cigl.runtime import operations as op
+from cigl.runtime.lowering import Network, Unit
+from cigl.runtime.program import Program, Value
+
+
+@dataclass
+class Survey:
+    """What a dense run shows about inputs of one shape."""
+
+    shapes: dict[int, op.Shape]  # of the values
+    constants: dict[int, Any]  # values that follow from shapes alone, and the network's own
+
+
+def survey(network: Network, inputs: Sequence[Any]) -> Survey:
+    """Run once in torch and take notes."""
+    values: dict[int, Any] = dict(network.constants) | dict(zip(network.inputs, inputs, strict=True))
+    found = Survey({value: _shape(each) for value, each in values.items()}, dict(network.constants))
+    by_shape: set[int] = set()
+    last = {value: number for number, unit in enumerate(network.units) for value in unit.inputs}
+    for number, unit in enumerate(network.units):
+        results = _results(unit.operation, unit.operation.dense(*(values[value] for value in unit.inputs)))
+        values |= zip(unit.outputs, results, strict=True)
+        found.shapes |= zip(unit.outputs, map(_shape, results), strict=True)
+        asks = isinstance(unit.operation, op.InTorch) and unit.operation.of_shape
+        if asks or (unit.inputs and by_shape.issuperset(unit.inputs) and not isinstance(results[0], Tensor)):
+            by_shape.update(unit.outputs)
+            found.constants |= zip(unit.outputs, results, strict=True)
+        for value in {*unit.inputs, *unit.outputs}:
+            if last.get(value, -1) <= number:
+                del values[value]
+    return found
+
+
+def _shape(value: Any) -> op.Shape:
+    known = isinstance(value, Tensor) and value.dtype == torch.float32 and value.device.type == "cpu"
+    return tuple(value.shape) if known else None
+
+
+def _results(operation: op.Operation, result: Any) -> tuple[Any, ...]:
+    return result if operation.outputs == 2 else (result,)
+
+
+def fitting(network: Network, facts: Survey) -> set[int]:
+    """The units that the kernels can do for these shapes."""
+
+    def fits(unit: Unit) -> bool:
+        shapes = [facts.shapes[value] for value in unit.inputs if value not in facts.constants]
+        return bool(shapes) and unit.operation.fits(shapes, facts.shapes[unit.outputs[0]])
+
+    return {number for number, unit in enumerate(network.units) if fits(unit)}
+
+
+class _Call(Protocol):
+    """A step of a schedule: values in, values out."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    def run(self, *inputs: Any) -> Sequence[Any]: ...
+    def seconds(self, *inputs: Any) -> dict[int, float]: ...
+
+
+class _InTorch:
+    """One unit. Keeps the dense weight alive, which is otherwise made again from its non-zeros."""
+
+    def __init__(self, number: int, unit: Unit):
+        self.number, self.operation = number, unit.operation
+        self.inputs, self.outputs = unit.inputs, unit.outputs
+        self.weight = unit.operation.weight.dense() if isinstance(unit.operation, op.Conv | op.Linear) else None
+
+    def run(self, *inputs: Any) -> Sequence[Any]:
+        return _results(self.operation, self.operation.dense(*inputs))
+
+    def seconds(self, *inputs: Any) -> dict[int, float]:
+        start = time.perf_counter()
+        self.run(*inputs)
+        return {self.number: time.perf_counter() - start}
+
+
+class _InProgram:
+    """Units that the kernels run in one call. ``wanted`` are the values that others read."""
+
+    def __init__(self, units: dict[int, Unit], facts: Survey, wanted: set[int], threads: int):
+        written = {value for unit in units.values() for value in unit.outputs}
+        read = {value: None for unit in units.values() for value in unit.inputs if value not in facts.constants}
+        self.inputs = tuple(value for value in read if value not in written)
+        self.outputs = tuple(sorted(written & wanted))
+        shapes = {value: shape for value in (*self.inputs, *self.outputs) if (shape := facts.shapes[value])}
+        seen = {value: op.per_image(shapes[value]) for value in self.inputs}
+        self.program = Program(seen[self.inputs[0]][0], threads)
+        # None where torch's shape is the program's: a view costs microseconds
+        self._in_shapes = [None if len(shapes[v]) in (2, 4) else (images, *each) for v, (images, each) in seen.items()]
+        self._out_shapes = [None if len(shapes[v]) in (2, 4) else shapes[v] for v in self.outputs]
+        values = {value: self.program.input(*shape) for value, (_, shape) in seen.items()}
+        self._made: dict[int, tuple[Value, ...]] = {}
+        for number, unit in units.items():
+            arguments = (values[value] for value in unit.inputs if value not in facts.constants)
+            self._made[number] = unit.operation.sparse(self.program, *arguments)
+            values |= zip(unit.outputs, self._made[number], strict=True)
+        for value in self.outputs:
+            self.program.output(values[value])
+        self.program.finish()
+
+    def run(self, *inputs: Tensor) -> Sequence[Tensor]:
+        return _shaped(self.program.run(*_shaped(inputs, self._in_shapes)), self._out_shapes)
+
+    def seconds(self, *inputs: Tensor) -> dict[int, float]:
+        taken, _ = self.program.times(*_shaped(inputs, self._in_shapes))
+        return {number: sum(taken.get(value, 0.0) for value in made) for number, made in self._made.items()}
+
+
+def _shaped(tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...] | None]) -> list[Tensor]:
+    return [each if shape is None else each.reshape(shape) for each, shape in zip(tensors, shapes, strict=True)]
+
+
+class Schedule:
+    """Ready to run, from several threads at once. ``sparse`` are the numbers of the units that go into programs."""
+
+    def __init__(self, network: Network, facts: Survey, sparse: Collection[int], threads: int):
+        self._network, self._constants = network, facts.constants
+        live = self._live()
+        stage: dict[int, int] = {}
+        stages: dict[int, list[int]] = defaultdict(list)
+        for number, unit in live.items():
+            before = max((stage.get(value, -1) for value in unit.inputs), default=-1)
+            stage |= dict.fromkeys(unit.outputs, before + (before % 2 != (number not in sparse)))
+            stages[stage[unit.outputs[0]]].append(number)
+        self._calls: list[_Call] = []
+        for place in sorted(stages):
+            units = {number: live[number] for number in stages[place]}
+            if place % 2:
+                self._calls += [_InTorch(number, unit) for number, unit in units.items()]
+                continue
+            others = set(network.results())
+            others.update(value for number, unit in live.items() if number not in units for value in unit.inputs)
+            self._calls += [_InProgram(part, facts, others, threads) for part in _by_images(units, facts)]
+        last = {value: call for call in self._calls for value in (*call.inputs, *call.outputs)}
+        kept = {*network.results(), *facts.constants}
+        self._done = [[value for value in last if last[value] is call and value not in kept] for call in self._calls]
+        size = 1 + max((value for unit in network.units for value in unit.outputs), default=len(network.inputs))
+        self._at_first = [facts.constants.get(value) for value in range(size)]
+
+    def _live(self) -> dict[int, Unit]:
+        """The units whose values are read, now that some values are constants."""
+        read, kept = set(self._network.results()), {}
+        for number, unit in reversed(list(enumerate(self._network.units))):
+            if (read - self._constants.keys()) & set(unit.outputs):
+                kept[number] = unit
+                read.update(unit.inputs)
+        return dict(sorted(kept.items()))
+
+    @property
+    def bytes(self) -> int:
+        """What the programs own beside the weights."""
+        return sum(call.program.bytes for call in self._calls if isinstance(call, _InProgram))
+
+    def __call__(self, inputs: Sequence[Any]) -> Any:
+        return self._run(inputs, None)
+
+    def seconds(self, inputs: Sequence[Any]) -> dict[int, float]:
+        """What each unit takes in one run."""
+        taken: dict[int, float] = {}
+        self._run(inputs, taken)
+        return taken
+
+    def _run(self, inputs: Sequence[Any], taken: dict[int, float] | None) -> Any:
+        values = self._at_first.copy()
+        for value, each in zip(self._network.inputs, inputs, strict=True):
+            values[value] = each
+        for call, done in zip(self._calls, self._done, strict=True):
+            arguments = [values[value] for value in call.inputs]
+            if taken is not None:
+                taken |= call.seconds(*arguments)
+            for value, each in zip(call.outputs, call.run(*arguments), strict=True):
+                values[value] = each
+            for value in done:
+                values[value] = None
+        return op.filled(self._network.output, values)
+
+
+def _by_images(units: dict[int, Unit], facts: Survey) -> Iterable[dict[int, Unit]]:
+    """A program is for one number of images; all values that a unit reads have the same."""
+    parts: dict[int, dict[int, Unit]] = defaultdict(dict)
+    for number, unit in units.items():
+        shape = next(facts.shapes[value] for value in unit.inputs if value not in facts.constants)
+        assert shape is not None
+        parts[op.per_image(shape)[0]][number] = unit
+    return parts.values()

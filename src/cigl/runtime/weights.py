@@ -1,0 +1,81 @@
+"""A layer's weight, held once in the smaller of its two forms; the other is made when a layer is to run in it."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from functools import cached_property
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from cigl.runtime import library
+from cigl.runtime.program import Packed
+
+_HALF = 0.5  # a packed non-zero is a value and its place: with fewer zeros than this the dense form is the smaller
+
+Form = TypeVar("Form")
+
+
+def _alive(form: weakref.ref[Form] | None) -> Form | None:
+    return None if form is None else form()
+
+
+class Weight:
+    """The weight [out, in, ...] and bias of a convolution or a linear layer; nobody may change these tensors."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None):
+        self.shape = tuple(weight.shape)
+        self.bias = None if bias is None else bias.detach()
+        self._dense: Tensor | None = weight.detach().contiguous()
+        self._packed: Packed | None = None
+        # the form that is not kept lives as long as a schedule uses it
+        self._dense_for_now: weakref.ref[Tensor] | None = None
+        self._packed_for_now: weakref.ref[Packed] | None = None
+
+    @cached_property
+    def nonzeros(self) -> int:
+        return int((self.dense() != 0).sum())  # three times as fast as count_nonzero
+
+    @property
+    def density(self) -> float:
+        return self.nonzeros / max(1, math.prod(self.shape))
+
+    @property
+    def bytes(self) -> int:
+        """What is held now, in one form or in both."""
+        dense = self._dense if self._dense is not None else _alive(self._dense_for_now)
+        packed = self._packed if self._packed is not None else _alive(self._packed_for_now)
+        held = (0 if dense is None else dense.nbytes) + (0 if packed is None else packed.bytes)
+        return held + (0 if self.bias is None else self.bias.nbytes)
+
+    def folded(self, scale: Tensor, shift: Tensor) -> Weight:
+        """With a batch norm behind it: scale * (W x + b) + shift."""
+        dense = self.dense()
+        bias = shift if self.bias is None else torch.addcmul(shift, scale, self.bias)
+        return Weight(dense * scale.view(-1, *[1] * (dense.dim() - 1)), bias)
+
+    def shrink(self) -> None:
+        """Keep the packed form alone, where there are kernels for it and it is the smaller one."""
+        if library.available() and self._dense is not None and self.density <= _HALF:
+            self._packed, self._dense = Packed(self._dense, self.bias), None
+
+    def dense(self) -> Tensor:
+        if self._dense is not None:
+            return self._dense
+        found = _alive(self._dense_for_now)
+        if found is None:
+            assert self._packed is not None
+            found = self._packed.unpack().view(self.shape)
+            self._dense_for_now = weakref.ref(found)
+        return found
+
+    def packed(self) -> Packed:
+        if self._packed is not None:
+            return self._packed
+        found = _alive(self._packed_for_now)
+        if found is None:
+            found = Packed(self.dense(), self.bias)
+            self._packed_for_now = weakref.ref(found)
+        return found

@@ -1,0 +1,101 @@
+"""``cigl bench`` and what it measures with."""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import count
+
+import pytest
+import torch
+from nets import sparse
+from torch import nn
+from typer.testing import CliRunner
+
+import cigl
+from cigl.cli import app
+from cigl.errors import CiglError
+from cigl.runtime import bench as benches
+
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("bench") / "model.cigl"
+    model = sparse(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4)), 0.9)
+    cigl.save(model, path, about={"shape": [3, 8, 8]})
+    return path
+
+
+def run(*arguments):
+    result = runner.invoke(app, ["bench", *map(str, arguments), "--seconds", "0"])
+    return result.exit_code, result.output
+
+
+def test_multiply_adds_count_the_nonzeros_at_each_place():
+    model = nn.Sequential(nn.Conv2d(2, 3, 1, bias=False), nn.Flatten(), nn.Linear(12, 5))
+    with torch.no_grad():
+        model[0].weight.zero_()[1, 1] = 1.0  # at 4 places of 7 images
+        model[2].weight.zero_()[:, 0] = 1.0  # 5 for each of 7
+    fast = cigl.sparse_inference(model)
+    fast(torch.ones(7, 2, 2, 2))
+    assert benches.multiply_adds(fast.plan()["shapes"][0]) == 7 * (4 + 5)
+
+
+def test_calls_take_turns(monkeypatch):
+    clock = count()
+    monkeypatch.setattr(benches.time, "perf_counter", lambda: next(clock))
+    heard = []
+    times = benches.interleaved({"a": lambda: heard.append("a"), "b": lambda: heard.append("b")}, seconds=0)
+    assert "".join(heard) == "ab" * 2 + "aabb" * benches.LEAST_ROUNDS
+    assert times == {"a": 1, "b": 1}
+
+
+def test_the_table(file):
+    code, output = run(file, "--batch", 2, "--against", "torch,onnxruntime")
+    assert code == 0, output
+    for word in ("cigl", "torch", "onnxruntime", "GFLOP/s", "MB in memory", "loaded in", "2x3x8x8"):
+        assert word in output
+
+
+def test_json(file):
+    code, output = run(file, "--json")
+    assert code == 0, output
+    found = json.loads(output)
+    assert set(found["milliseconds"]) == {"cigl", "torch"}
+    assert found["ratios"]["torch"] == pytest.approx(found["milliseconds"]["torch"] / found["milliseconds"]["cigl"])
+    assert found["shape"] == [1, 3, 8, 8]
+
+
+def test_without_onnxruntime_the_other_rows_are_shown(file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    code, output = run(file, "--against", "torch,onnxruntime")
+    assert code == 0, output
+    assert "pip install 'cigl[bench]'" in output
+    assert "torch " in output
+
+
+def test_the_shape_is_asked_for_where_the_file_has_none(tmp_path):
+    path = tmp_path / "plain.cigl"
+    model = nn.Linear(6, 2)
+    cigl.save(model, path)
+    code, output = run(path)
+    assert code == 2
+    assert "--shape" in output
+    assert run(path, "--shape", "0x3")[0] == 2
+    assert run(path, "--shape", "many")[0] == 2
+    assert run(path, "--shape", "6")[0] == 0
+    fast = cigl.sparse_inference(model)
+    fast(torch.ones(3, 6))
+    cigl.save(model, path, plan=fast.plan())
+    assert run(path)[0] == 0
+
+
+def test_clear_errors(file):
+    assert "did you mean 'torch'" in run(file, "--against", "torhc")[1]
+    code, output = run(file, "--shape", "4x8x8")
+    assert code == 2
+    assert "can't take inputs of shape" in output
+    with pytest.raises(CiglError, match="unknown engine"):
+        benches.rivals(["deepsparse"])

@@ -1,0 +1,47 @@
+"""Which units run sparse, for given times: the rule, without a clock."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from nets import network_of, sparse
+from torch import nn
+
+from cigl.runtime import choice
+from cigl.runtime.schedule import survey
+
+
+@pytest.fixture
+def chosen(monkeypatch):
+    """The units that are chosen sparse in a chain of linear layers, for given times and a crossing of 10."""
+
+    def choose(dense, kernels, crossing=10.0):
+        model = sparse(nn.Sequential(*[layer for _ in dense for layer in (nn.Linear(4, 4), nn.ReLU())]), 0.5)
+        network = network_of(model)
+        facts = survey(network, [torch.ones(2, 4)])
+        monkeypatch.setattr(choice._Crossing, "seconds", lambda self, shape: crossing)
+        return choice._cheapest(network, facts, dict(enumerate(dense)), dict(enumerate(kernels)), threads=1)
+
+    return choose
+
+
+def test_a_stretch_must_be_worth_its_two_crossings(chosen):
+    assert chosen([30, 30], [10, 10]) == {0, 1}  # 20 + 2 * 10 against 60
+    assert chosen([30, 30], [19, 22]) == set()  # 41 + 20 against 60
+    assert chosen([30], [9]) == {0}
+    assert chosen([30], [11]) == set()
+
+
+def test_a_slow_layer_inside_a_stretch_stays_unless_leaving_is_worth_it(chosen):
+    assert chosen([100, 10, 100], [1, 25, 1]) == {0, 1, 2}
+    assert chosen([100, 10, 100], [1, 35, 1]) == {0, 2}
+
+
+def test_all_dense_where_kernels_are_slower(chosen):
+    assert chosen([5, 5, 5], [6, 6, 6], crossing=0.0) == set()
+
+
+def test_units_without_weights_alone_are_left_to_torch():
+    network = network_of(nn.Sequential(nn.ReLU(), nn.MaxPool2d(2)))
+    x = torch.randn(1, 3, 4, 4)
+    assert choice.choose(network, survey(network, [x]), [x], threads=1).sparse == set()

@@ -1,0 +1,316 @@
+"""Programs against torch: every operation on random shapes, and the promises about NaN, threads and memory."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cigl.errors import CiglError
+from cigl.runtime import library
+from cigl.runtime.program import Packed, Program
+
+ISAS = [name for name in library.ISAS if library.available() and library.lanes(name)]
+sizes = st.integers(1, 20)
+batches = st.sampled_from([1, 2, 7, 8, 9, 16, 33])
+densities = st.sampled_from([0.0, 0.02, 0.1, 0.5, 1.0])
+isas = st.sampled_from(ISAS)
+
+
+def sparse(*shape: int, density: float = 0.1) -> Tensor:
+    return torch.randn(shape) * (torch.rand(shape) < density)
+
+
+def close(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool((a - b).abs().max() <= 1e-4 * b.abs().max().clamp(min=1e-3))
+
+
+def run(program: Program, *outputs_then_inputs: object) -> list[Tensor]:
+    outputs = [each for each in outputs_then_inputs if not isinstance(each, Tensor)]
+    for value in outputs:
+        program.output(value)
+    program.finish()
+    return program.run(*(each for each in outputs_then_inputs if isinstance(each, Tensor)))
+
+
+@pytest.fixture
+def force(monkeypatch: pytest.MonkeyPatch):
+    return lambda isa: monkeypatch.setenv("CIGL_ISA", isa)
+
+
+@st.composite
+def windows(draw, largest=5):
+    """A kernel, stride and padding per direction, and an input size that they fit."""
+    result = []
+    for _ in range(2):
+        kernel = draw(st.integers(1, largest))
+        stride, padding = draw(st.integers(1, 4)), draw(st.integers(0, kernel))
+        size = draw(st.integers(max(1, kernel - 2 * padding), 36))
+        result.append((size, kernel, stride, padding))
+    return list(zip(*result, strict=True))
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.data(), windows(), batches, st.integers(1, 40), st.integers(1, 70), densities, st.booleans(), isas)
+def test_convolutions_are_those_of_torch(data, window, images, inputs, outputs, density, full, isa):
+    (height, width), kernel, stride, padding = window
+    threads = data.draw(st.integers(1, 2))
+    torch.manual_seed(data.draw(st.integers(0, 99)))
+    weight = sparse(outputs, inputs, *kernel, density=density)
+    bias = torch.randn(outputs) if full else None
+    x = torch.randn(images, inputs, height, width)
+    expected = F.conv2d(x, weight, bias, stride, padding)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CIGL_ISA", isa)
+        program = Program(images, threads)
+        value, packed = program.input(inputs, height, width), Packed(weight, bias)
+        if not full:
+            [y] = run(program, program.conv(value, packed, stride=stride, padding=padding), x)
+            assert close(y, expected)
+            return
+        skip, scale, shift = torch.randn_like(expected), torch.randn(outputs), torch.randn(outputs)
+        add = program.input(*skip.shape[1:])
+        ended = program.conv(value, packed, stride=stride, padding=padding, relu=True, add=add)
+        summed, normed = program.conv_and_norm(value, packed, scale, shift, stride=stride, padding=padding, add=add)
+        kept = data.draw(st.booleans())
+        _, only = program.conv_and_norm(value, packed, scale, shift, stride=stride, padding=padding, keep=kept)
+        results = run(program, ended, summed, normed, only, x, skip)
+    norm = lambda t: F.relu(t * scale[:, None, None] + shift[:, None, None])  # noqa: E731
+    wanted = (F.relu(expected + skip), expected + skip, norm(expected + skip), norm(expected))
+    for result, each in zip(results, wanted, strict=True):
+        assert close(result, each)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), batches, st.integers(1, 300), st.integers(1, 200), densities, st.booleans(), isas)
+def test_linear_layers_are_those_of_torch(data, images, inputs, outputs, density, first_flatten, isa):
+    torch.manual_seed(data.draw(st.integers(0, 99)))
+    weights = [sparse(outputs, inputs, density=density), sparse(10, outputs, density=0.5)]
+    biases = [torch.randn(outputs), None]
+    x = torch.randn(images, 1, inputs, 1) if first_flatten else torch.randn(images, inputs)
+    expected = F.linear(F.relu(F.linear(x.flatten(1), weights[0], biases[0])), weights[1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CIGL_ISA", isa)
+        program = Program(images, data.draw(st.integers(1, 2)))
+        value = program.flatten(program.input(*x.shape[1:]))
+        hidden = program.linear(value, Packed(weights[0], biases[0]), relu=True)
+        [y] = run(program, program.linear(hidden, Packed(weights[1], None)), x)
+    assert close(y, expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(windows(largest=4), batches, st.integers(1, 20), st.booleans(), st.integers(1, 2), isas)
+def test_pooling_is_that_of_torch(window, images, channels, count, threads, isa):
+    (height, width), kernel, stride, padding = window
+    padding = tuple(min(p, k // 2) for p, k in zip(padding, kernel, strict=True))
+    height, width = max(height, kernel[0]), max(width, kernel[1])
+    x = torch.randn(images, channels, height, width)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CIGL_ISA", isa)
+        program = Program(images, threads)
+        value = program.input(channels, height, width)
+        largest = program.max_pool(value, kernel, stride, padding)
+        average = program.avg_pool(value, kernel, stride, padding, count)
+        mean = program.mean(value)
+        results = run(program, largest, average, mean, program.flatten(mean), program.flatten(largest), x)
+    wanted = F.max_pool2d(x, kernel, stride, padding)
+    assert torch.equal(results[0], wanted)
+    assert close(results[1], F.avg_pool2d(x, kernel, stride, padding, count_include_pad=count))
+    assert close(results[2], x.mean((2, 3), keepdim=True))
+    assert close(results[3], x.mean((2, 3)))
+    assert torch.equal(results[4], wanted.flatten(1))
+
+
+@settings(max_examples=40, deadline=None)
+@given(batches, st.sampled_from([(5,), (3, 1, 1), (4, 6, 7), (9, 16, 17)]), isas)
+def test_elementwise_operations_are_those_of_torch(images, shape, isa):
+    a, b = torch.randn(images, *shape), torch.randn(images, *shape)
+    scale, shift = torch.randn(shape[0]), torch.randn(shape[0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CIGL_ISA", isa)
+        program = Program(images, 1)
+        x, y = program.input(*shape), program.input(*shape)
+        results = run(
+            program,
+            *(program.add(x, y), program.add(x, y, relu=True), program.relu(x)),
+            *(program.norm(x, scale, shift), program.norm(x, scale, shift, relu=True), y),
+            *(a, b),
+        )
+    normed = a * scale.view(-1, *[1] * (len(shape) - 1)) + shift.view(-1, *[1] * (len(shape) - 1))
+    for result, wanted in zip(results, (a + b, F.relu(a + b), F.relu(a), normed, F.relu(normed), b), strict=True):
+        assert close(result, wanted)
+
+
+def bottleneck(images: int, threads: int) -> tuple[Program, nn.Module]:
+    """A small network with a strided convolution, a residual sum, pooling and a classifier, in both forms."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.inner = nn.Conv2d(3, 24, 7, 2, 3), nn.Conv2d(24, 24, 3, 1, 1)
+            self.down, self.short = nn.Conv2d(24, 48, 3, 2, 1), nn.Conv2d(24, 48, 1, 2)
+            self.last = nn.Linear(48, 10)
+            for module in self.children():
+                module.weight.data *= torch.rand_like(module.weight) < 0.2
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = F.max_pool2d(F.relu(self.stem(x)), 3, 2, 1)
+            x = F.relu(self.inner(x) + x)
+            x = F.relu(self.down(x) + self.short(x))
+            return self.last(F.adaptive_avg_pool2d(x, 1).flatten(1))
+
+    net = Net().eval()
+    packed = {name: Packed(module.weight, module.bias) for name, module in net.named_children()}
+    program = Program(images, threads)
+    x = program.conv(program.input(3, 40, 44), packed["stem"], stride=(2, 2), padding=(3, 3), relu=True)
+    x = program.max_pool(x, (3, 3), (2, 2), (1, 1))
+    x = program.conv(x, packed["inner"], padding=(1, 1), relu=True, add=x)
+    short = program.conv(x, packed["short"], stride=(2, 2))
+    x = program.conv(x, packed["down"], stride=(2, 2), padding=(1, 1), relu=True, add=short)
+    program.output(program.linear(program.flatten(program.mean(x)), packed["last"]))
+    program.finish()
+    return program, net
+
+
+@pytest.mark.parametrize("images", [1, 5, 8, 19])
+def test_a_network_runs_again_and_again_in_the_same_memory(images):
+    program, net = bottleneck(images, threads=1)
+    size = program.bytes
+    for _ in range(3):
+        x = torch.randn(images, 3, 40, 44)
+        assert close(program.run(x)[0], net(x).detach())
+    assert program.bytes == size
+
+
+@pytest.mark.parametrize("images", [1, 8, 24])
+def test_threads_do_not_change_a_bit(images):
+    results = []
+    for threads in (1, 2, 3):
+        torch.manual_seed(0)
+        program, _ = bottleneck(images, threads)
+        results.append(program.run(torch.randn(images, 3, 40, 44))[0])
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("images", [2, 16])
+def test_one_program_serves_several_callers_at_once(images):
+    program, net = bottleneck(images, threads=1)
+    batches = [torch.randn(images, 3, 40, 44) for _ in range(24)]
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda x: program.run(x)[0], batches))
+    for x, y in zip(batches, results, strict=True):
+        assert close(y, net(x).detach())
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("images", [1, 9])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_finite_propagates_where_a_weight_is_stored(isa, images, bad, force):
+    force(isa)
+    weight = torch.zeros(2, 3, 3, 3)
+    weight[0, 1, 1, 1], weight[1, 2, 0, 0] = -1.0, 1.0  # channel 0 has no weight at all
+    x = torch.ones(images, 3, 9, 9)
+    x[:, 0] = bad
+    x[0, 1, 4, 5] = bad
+    program = Program(images, 1)
+    conv = program.conv(program.input(3, 9, 9), Packed(weight, None), padding=(1, 1), relu=True)
+    pooled = program.max_pool(conv, (3, 3), (2, 2), (1, 1))
+    dense, small = run(program, conv, pooled, x)
+    reference = F.relu(F.conv2d(x[:, 1:], weight[:, 1:], padding=1))  # torch would multiply the bad channel by zero
+    reached = torch.zeros_like(reference, dtype=torch.bool)
+    reached[0, 0, 4, 5] = True
+    expected = torch.where(reached, torch.relu(torch.tensor(-bad)), torch.nan_to_num(reference, 0, 0, 0))
+    expected[~reached] = F.relu(F.conv2d(torch.ones_like(x[:, 1:]), weight[:, 1:], padding=1))[~reached]
+    torch.testing.assert_close(dense, expected, equal_nan=True)
+    torch.testing.assert_close(small, F.max_pool2d(expected, 3, 2, 1), equal_nan=True)
+
+
+@pytest.mark.parametrize("images", [1, 8])
+def test_a_stored_nan_weight_reaches_only_its_output(images):
+    weight = torch.zeros(2, 4)
+    weight[1, 2] = float("nan")
+    program = Program(images, 1)
+    [y] = run(program, program.linear(program.input(4), Packed(weight, None), relu=True), torch.ones(images, 4))
+    assert torch.equal(y[:, 0], torch.zeros(images))
+    assert y[:, 1].isnan().all()
+
+
+@given(st.integers(1, 40), st.integers(1, 400), st.sampled_from([None, (1, 1), (3, 2)]), densities)
+@settings(max_examples=20, deadline=None)
+def test_what_is_packed_can_be_unpacked(outputs, inputs, kernel, density):
+    weight = sparse(outputs, inputs, *(kernel or ()), density=density)
+    assert torch.equal(Packed(weight, None).unpack(), weight)
+
+
+def test_times_tell_what_each_value_cost():
+    program = Program(9, 1)
+    x = program.input(3, 8, 8)
+    summed, normed = program.conv_and_norm(x, Packed(sparse(4, 3, 3, 3), None), torch.ones(4), torch.ones(4))
+    mean = program.mean(normed)
+    flat = program.flatten(mean)
+    program.output(flat)
+    program.output(summed)
+    program.finish()
+    values, outputs = program.times(torch.randn(9, 3, 8, 8))
+    assert set(values) == {x, normed, mean}
+    assert len(outputs) == 2
+    assert min(*values.values(), *outputs) > 0
+
+
+def test_packed_weights_share_their_values_between_programs_and_take_few_bytes():
+    packed = Packed(sparse(256, 256, 3, 3, density=0.05), None)
+    assert packed.bytes < 7 * len(packed.values)
+    program = Program(8, 1)
+    program.output(program.conv(program.input(256, 4, 4), packed, padding=(1, 1)))
+    program.finish()
+    buffers = 4 * 8 * 256 * 2 * 6 * 6
+    assert program.bytes < 4 * len(packed.values) + buffers
+
+
+def test_what_does_not_fit_says_so():
+    program = Program(2, 1)
+    x = program.input(3, 8, 8)
+    good = Packed(sparse(4, 3, 3, 3), None)
+    y = program.conv(x, good)
+    dropped, _ = program.conv_and_norm(x, good, torch.ones(4), torch.ones(4), keep=False)
+    for wrong in (
+        lambda: Program(0, 1),
+        lambda: Packed(torch.zeros(2, 3, 4), None),
+        lambda: Packed(torch.zeros(2, 3), torch.zeros(3)),
+        lambda: program.input(3, 8),
+        lambda: program.conv(y, good),
+        lambda: program.conv(x, good, stride=(0, 1)),
+        lambda: program.conv(x, Packed(sparse(4, 3, 9, 9), None)),
+        lambda: program.conv(x, good, add=x),
+        lambda: program.conv_and_norm(x, good, torch.ones(3), torch.ones(4)),
+        lambda: program.linear(x, good),
+        lambda: program.add(x, y),
+        lambda: program.max_pool(x, (3, 3), (1, 1), (2, 2)),
+        lambda: program.mean(program.flatten(x)),
+        lambda: program.relu(dropped),
+        lambda: program.relu(Program(2, 1).input(3, 8, 8)),
+        lambda: program.finish(),
+        lambda: program.run(torch.zeros(2, 3, 8, 8)),
+        lambda: program.bytes,
+    ):
+        with pytest.raises(CiglError):
+            wrong()
+    program.output(y)
+    program.finish()
+    for inputs in (
+        (),
+        (torch.zeros(2, 3, 8, 8),) * 2,
+        (torch.zeros(1, 3, 8, 8),),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.float64),),
+        (torch.zeros(2, 3, 8, 8, device="meta"),),
+    ):
+        with pytest.raises(CiglError):
+            program.run(*inputs)
+    with pytest.raises(CiglError, match="finished"):
+        program.relu(x)
+    channels_last = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
+    assert torch.equal(program.run(channels_last)[0], program.run(channels_last.contiguous())[0])

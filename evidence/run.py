@@ -1,6 +1,6 @@
 """make evidence: run the studies behind docs/results.md, and put their tables, figures and numbers into results/.
 
-Hours on 2 cores. Stop it whenever you like: finished runs are kept in build/evidence and never run again.
+Hours on 2 cores. Stop it whenever you like: finished runs are kept in .evidence and never run again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cigl.files import write
 from cigl.study.store import StudyFolder
 
 ROOT = Path(__file__).resolve().parent.parent
-WORK = ROOT / "build" / "evidence"
+WORK = ROOT / ".evidence"
 RESULTS = ROOT / "results"
 STUDIES = {  # folder: study, scale
     "main": ("main", "small"),

@@ -280,8 +280,9 @@ def test_a_plan_of_something_else_is_refused():
     for nonsense in ([], {}, {"version": 99, "shapes": []}, {"version": 1, "shapes": 3}):
         with pytest.raises(CiglError, match="not a plan"):
             cigl.sparse_inference(nn.Linear(3, 2), plan=nonsense)
-    with pytest.raises(CiglError, match="damaged"):
-        cigl.sparse_inference(nn.Linear(3, 2), plan={"version": 1, "shapes": [{"inputs": 1}]})
+    for damaged in ({"inputs": 1}, {"inputs": [[1, 3]], "units": [{"unit": "a", "runs": ["sparse"]}]}):
+        with pytest.raises(CiglError, match="damaged"):
+            cigl.sparse_inference(nn.Linear(3, 2), plan={"version": 1, "shapes": [damaged]})
 
 
 def small_plan():

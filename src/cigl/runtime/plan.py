@@ -48,9 +48,10 @@ def read(network: Network, plan: Any) -> dict[Shapes, dict[str, Any]]:
         try:
             shapes = tuple(tuple(int(size) for size in shape) for shape in each["inputs"])
             chosen = {row["unit"]: row["runs"] for row in each["units"]}
+            runs = set(chosen.values())
         except (KeyError, TypeError, ValueError) as error:
             raise CiglError("the plan is damaged: make a new one with fast.plan().") from error
-        if not set(chosen) <= names or not set(chosen.values()) <= {"sparse", "dense"}:
+        if not set(chosen) <= names or not runs <= {"sparse", "dense"}:
             raise CiglError("the plan belongs to another model: leave it out, and a new one is made.")
         entries[shapes] = each
     return entries

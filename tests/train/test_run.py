@@ -18,7 +18,7 @@ from cigl import CiglError, CiglWarning
 from cigl.train import tensors
 from cigl.train.config import Config
 from cigl.train.folder import RunFolder
-from cigl.train.run import evaluate_run, resume, train
+from cigl.train.run import complete, evaluate_run, resume, train
 from cigl.train.signals import Stopped
 from cigl.train.trainer import Parts
 
@@ -137,6 +137,21 @@ def test_interrupted_anywhere_and_resumed_is_bit_identical(stop, tmp_path):
         train(small(), tmp_path / "part", progress=bomb)
     assert stopped.value.exit_code == 143
     resume(tmp_path / "part")
+    assert outcome(tmp_path / "whole") == outcome(tmp_path / "part")
+
+
+def test_a_run_of_a_study_saves_itself_when_it_is_stopped_between_epochs(tmp_path):
+    """It writes no checkpoint per epoch, so the request itself must."""
+
+    def bomb(trainer, row):
+        if row is not None and row["epoch"] == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        complete(small(), tmp_path / "part", progress=bomb)
+    assert RunFolder(tmp_path / "part").load_checkpoint()["epoch"] == 2
+    complete(small(), tmp_path / "part")
+    train(small(), tmp_path / "whole")
     assert outcome(tmp_path / "whole") == outcome(tmp_path / "part")
 
 

@@ -132,12 +132,14 @@ def _train(trainer: Trainer, folder: RunFolder, requests: Requests, progress: Pr
                     requests.check()
             row = trainer.finish_epoch(time.monotonic() - start)
             folder.add_metrics(row)
-            if saving.every_epoch or requests.number is not None or trainer.epoch == epochs:
+            if saving.every_epoch or trainer.epoch == epochs:
                 save()
             board(row)
             if progress is not None:
                 progress(trainer, row)
-            requests.check()
+            if requests.number is not None:
+                save()
+                requests.check()
 
 
 def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[str, Any]:

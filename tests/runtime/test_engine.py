@@ -80,6 +80,34 @@ def test_any_batch_and_shape_in_any_order():
         equal(fast, model, torch.randn(shape[0], 3, *shape[1:]))
 
 
+def test_shapes_that_depend_on_values():
+    class Chosen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 2)
+
+        def forward(self, x):
+            y = torch.relu(self.first(x))
+            rows = y[y.sum(1) > y.sum(1).mean()]
+            return self.last(rows) / rows.size(0)
+
+    model = sparse(Chosen(), 0.5)
+    fast = cigl.sparse_inference(model)
+    plan = None
+    for seed in range(6):
+        torch.manual_seed(seed)
+        x = torch.randn(16, 6)
+        equal(fast, model, x)
+        plan = plan or fast.plan()
+        for unit in plan["shapes"][0]["units"]:
+            unit["runs"] = "sparse"
+        equal(cigl.sparse_inference(model, plan=plan), model, x)
+    forced_engine = cigl.sparse_inference(model, plan=plan)
+    for seed in range(6):
+        torch.manual_seed(seed)
+        equal(forced_engine, model, torch.randn(16, 6))
+
+
 def test_an_empty_batch():
     model = small()
     fast = cigl.sparse_inference(model)

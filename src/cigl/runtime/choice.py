@@ -74,7 +74,7 @@ def _cheapest(
             readers[value].append(number)
     for value, wrote in writer.items():
         shape = facts.shapes[value]
-        if shape is None or value in facts.constants:
+        if shape is None or value in facts.constants or not sparse.keys() & {wrote, *readers[value]}:
             continue
         seconds = crossing.seconds(shape)
         cut.edge(wrote, ("in", value), seconds)

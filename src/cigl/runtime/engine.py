@@ -19,7 +19,7 @@ from cigl.runtime import plan as plans
 from cigl.runtime.choice import Choice, choose
 from cigl.runtime.fusing import fuse
 from cigl.runtime.lowering import Network, lower
-from cigl.runtime.schedule import Schedule, fitting, survey
+from cigl.runtime.schedule import OtherShape, Schedule, fitting, run_in_torch, survey
 
 SCHEDULES = 8  # shapes whose buffers are kept; the one not used for longest goes first
 ENTRIES = 256  # shapes whose choice is remembered
@@ -57,7 +57,10 @@ class SparseInference(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Any:
         with torch.no_grad():
-            return self._schedule(inputs)(inputs)
+            try:
+                return self._schedule(inputs)(inputs)
+            except OtherShape:
+                return run_in_torch(self._network, inputs)
 
     def plan(self) -> dict[str, Any]:
         """For each shape of inputs seen so far, what runs sparse and what dense, and the times that decided it."""

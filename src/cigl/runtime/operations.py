@@ -21,7 +21,7 @@ from torch.fx.node import map_aggregate
 from cigl.runtime.program import Program, Value
 from cigl.runtime.weights import Weight
 
-Shape = tuple[int, ...] | None  # of a float32 tensor; None for anything else, which no kernel takes
+Shape = tuple[int, ...] | None  # of a float32 tensor with values; None for anything else, which no kernel takes
 Pair = tuple[int, int]
 
 
@@ -273,6 +273,11 @@ class InTorch(Operation):
     copies: bool = False  # it changes its first input in place, or whatever a user's module may change: of a copy
     reshapes: bool = False  # a view, reshape or flatten: in a program, if each image becomes one row
     of_shape: bool = False  # it looks at a tensor's shape and not at its values
+
+    @property
+    def keeps_sure(self) -> bool:
+        """Whether the result's shape follows from the inputs' shapes, as far as we know."""
+        return self.reshapes or type(self.call).__module__.startswith("torch.nn.modules")
 
     def dense(self, *inputs: Any) -> Any:
         if self.copies:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,32 +25,62 @@ class Survey:
     """What a dense run shows about inputs of one shape."""
 
     shapes: dict[int, op.Shape]  # of the values
-    constants: dict[int, Any]  # values that follow from shapes alone, and the network's own
+    constants: dict[int, Any]  # values that follow from the inputs' shapes alone, and the network's own
+    sure: set[int]  # values whose shape follows from the inputs' shapes alone
+
+
+class OtherShape(Exception):
+    """A value's shape depends on more than the inputs' shapes, and differs from the one that was planned for."""
 
 
 def survey(network: Network, inputs: Sequence[Any]) -> Survey:
     """Run once in torch and take notes."""
-    values: dict[int, Any] = dict(network.constants) | dict(zip(network.inputs, inputs, strict=True))
-    found = Survey({value: _shape(each) for value, each in values.items()}, dict(network.constants))
+    found = Survey({}, dict(network.constants), {*network.inputs, *network.constants})
+    for value, each in (*network.constants.items(), *zip(network.inputs, inputs, strict=True)):
+        found.shapes[value] = _shape(each)
     by_shape: set[int] = set()
+    for unit, results in _walk(network, dict(network.constants), inputs):
+        found.shapes |= zip(unit.outputs, map(_shape, results), strict=True)
+        if not found.sure.issuperset(unit.inputs):
+            continue
+        in_torch = unit.operation if isinstance(unit.operation, op.InTorch) else None
+        if in_torch is None or in_torch.keeps_sure:
+            found.sure.update(unit.outputs)
+        asks = in_torch is not None and in_torch.of_shape
+        if asks or (unit.inputs and by_shape.issuperset(unit.inputs) and not isinstance(results[0], Tensor)):
+            by_shape.update(unit.outputs)
+            found.sure.update(unit.outputs)
+            found.constants |= zip(unit.outputs, results, strict=True)
+    return found
+
+
+def run_in_torch(network: Network, inputs: Sequence[Any]) -> Any:
+    """Everything dense, with nothing planned."""
+    values = dict(network.constants)
+    for _ in _walk(network, values, inputs):
+        pass
+    return op.filled(network.output, values)
+
+
+def _walk(
+    network: Network, values: dict[int, Any], inputs: Sequence[Any]
+) -> Iterator[tuple[Unit, tuple[Any, ...]]]:  # fmt: skip
+    """Each unit and what it returns in torch; values are dropped after their last reader."""
+    values |= zip(network.inputs, inputs, strict=True)
+    kept = set(network.results())
     last = {value: number for number, unit in enumerate(network.units) for value in unit.inputs}
     for number, unit in enumerate(network.units):
         results = _results(unit.operation, unit.operation.dense(*(values[value] for value in unit.inputs)))
         values |= zip(unit.outputs, results, strict=True)
-        found.shapes |= zip(unit.outputs, map(_shape, results), strict=True)
-        asks = isinstance(unit.operation, op.InTorch) and unit.operation.of_shape
-        if asks or (unit.inputs and by_shape.issuperset(unit.inputs) and not isinstance(results[0], Tensor)):
-            by_shape.update(unit.outputs)
-            found.constants |= zip(unit.outputs, results, strict=True)
-        for value in {*unit.inputs, *unit.outputs}:
+        yield unit, results
+        for value in {*unit.inputs, *unit.outputs} - kept:
             if last.get(value, -1) <= number:
                 del values[value]
-    return found
 
 
 def _shape(value: Any) -> op.Shape:
     known = isinstance(value, Tensor) and value.dtype == torch.float32 and value.device.type == "cpu"
-    return tuple(value.shape) if known else None
+    return tuple(value.shape) if known and value.dim() and value.numel() else None
 
 
 def _results(operation: op.Operation, result: Any) -> tuple[Any, ...]:
@@ -62,7 +92,8 @@ def fitting(network: Network, facts: Survey) -> set[int]:
 
     def fits(unit: Unit) -> bool:
         shapes = [facts.shapes[value] for value in unit.inputs if value not in facts.constants]
-        return bool(shapes) and unit.operation.fits(shapes, facts.shapes[unit.outputs[0]])
+        output = facts.shapes[unit.outputs[0]]
+        return bool(shapes) and None not in (*shapes, output) and unit.operation.fits(shapes, output)
 
     return {number for number, unit in enumerate(network.units) if fits(unit)}
 
@@ -104,6 +135,7 @@ class _InProgram:
         self.outputs = tuple(sorted(written & wanted))
         shapes = {value: shape for value in (*self.inputs, *self.outputs) if (shape := facts.shapes[value])}
         seen = {value: op.per_image(shapes[value]) for value in self.inputs}
+        self._unsure = [(n, shapes[value]) for n, value in enumerate(self.inputs) if value not in facts.sure]
         self.program = Program(seen[self.inputs[0]][0], threads)
         # None where torch's shape is the program's: a view costs microseconds
         self._in_shapes = [None if len(shapes[v]) in (2, 4) else (images, *each) for v, (images, each) in seen.items()]
@@ -119,6 +151,8 @@ class _InProgram:
         self.program.finish()
 
     def run(self, *inputs: Tensor) -> Sequence[Tensor]:
+        if any(inputs[number].shape != shape for number, shape in self._unsure):
+            raise OtherShape
         return _shaped(self.program.run(*_shaped(inputs, self._in_shapes)), self._out_shapes)
 
     def seconds(self, *inputs: Tensor) -> dict[int, float]:

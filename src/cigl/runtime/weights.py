@@ -58,7 +58,7 @@ class Weight:
 
     def shrink(self) -> None:
         """Keep the packed form alone, where there are kernels for it and it is the smaller one."""
-        if library.available() and self._dense is not None and self.density <= _HALF:
+        if library.available() and self._dense is not None and self._dense.numel() and self.density <= _HALF:
             self._packed, self._dense = Packed(self._dense, self.bias), None
 
     def dense(self) -> Tensor:

@@ -31,6 +31,7 @@ CELLS = {  # of each study: method and sparsity
     "mask-correlation": ("cigl", 0.8),
     "main-conv": ("cigl", 0.8),
 }
+MASKS = 5  # drawn in mask-correlation
 PASSES = 0.99  # of honest checks
 Row = dict[str, Any]
 
@@ -66,29 +67,29 @@ def _squares(values: Sequence[float]) -> float:
 
 def numbers(row: Row) -> dict[str, float]:
     """What is compared of a run."""
-    found = {name: float(row["test"]["report"][name]["value"]) for name in ("accuracy", "ece_15")}
-    if row["masks"] is not None:
-        found["accuracy of Z*W"] = sum(row["masks"]["Z*W"]) / len(row["masks"]["Z*W"])
-    return found
+    return {name: float(row[name]) for name in ("accuracy", "ece_15", "accuracy_ZW") if name in row}
 
 
 def committed(study: str) -> dict[tuple[str, float], list[Row]]:
-    """The rows of a study by method and sparsity."""
+    """The runs of a study by method and sparsity."""
     groups = defaultdict(list)
-    for line in (RESULTS / study / "runs.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        groups[row["method"], row["config"]["sparsity"]].append(row)
+    for row in json.loads((RESULTS / study / "data.json").read_text())["runs"]:
+        groups[row["method"], row["sparsity"]].append(row)
     return groups
 
 
-def run_again(rows: list[Row], seed: int, folder: Path) -> Row:
-    config = Config(**rows[0]["config"]).changed(seed=seed)
-    masks = rows[0]["masks"]
-    outcome = work({"path": str(folder), "config": config.plain(), "masks": len(masks["Z*W"]) if masks else 0})
+def run_again(row: Row, seed: int, folder: Path) -> Row:
+    """The same run with another seed."""
+    config = Config(**row["config"]).changed(seed=seed)
+    outcome = work({"path": str(folder), "config": config.plain(), "masks": MASKS if "accuracy_ZW" in row else 0})
     if outcome["state"] != "done":
         sys.exit(f"the run failed: {outcome['message']}")
-    result = json.loads((folder / "result.json").read_text())
-    return {**result, "masks": json.loads((folder / "masks.json").read_text()) if masks else None}
+    report = json.loads((folder / "result.json").read_text())["test"]["report"]
+    new = {name: report[name]["value"] for name in ("accuracy", "ece_15")}
+    if "accuracy_ZW" in row:
+        draws = json.loads((folder / "masks.json").read_text())["Z*W"]
+        new["accuracy_ZW"] = sum(draws) / len(draws)
+    return new
 
 
 def main() -> None:
@@ -102,11 +103,11 @@ def main() -> None:
     for study, cells in groups.items():
         method, sparsity = CELLS[study]
         rows = cells[method, sparsity]
-        if arguments.seed in [row["config"]["seed"] for row in rows]:
+        if arguments.seed in [row["seed"] for row in rows]:
             sys.exit(f"seed {arguments.seed} is a committed one: choose another with --seed.")
         print(f"{study}: {method} at {sparsity:.1%}, seed {arguments.seed}", flush=True)
         with tempfile.TemporaryDirectory() as folder:
-            new = numbers(run_again(rows, arguments.seed, Path(folder) / "run"))
+            new = numbers(run_again(rows[0], arguments.seed, Path(folder) / "run"))
         for name, value in new.items():
             own = [numbers(row)[name] for row in rows]
             others = [[numbers(row)[name] for row in group] for place, group in cells.items() if place != CELLS[study]]

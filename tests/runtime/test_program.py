@@ -314,3 +314,14 @@ def test_what_does_not_fit_says_so():
         program.relu(x)
     channels_last = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
     assert torch.equal(program.run(channels_last)[0], program.run(channels_last.contiguous())[0])
+
+
+@pytest.mark.parametrize("images", [1, 8, 33])
+def test_a_program_may_only_hand_on_its_input(images):
+    program = Program(images, 1)
+    image, row = program.input(3, 5, 6), program.input(7)
+    a, b = torch.randn(images, 3, 5, 6), torch.randn(images, 7)
+    results = run(program, image, row, program.flatten(image), a, b)
+    assert torch.equal(results[0], a)
+    assert torch.equal(results[1], b)
+    assert torch.equal(results[2], a.flatten(1))

@@ -51,7 +51,7 @@ class Layout:
         channels, height, columns = (*shape, 1, self.spread)[:3] if len(shape) == 1 else shape
         y, x = padding
         if self.lanes > 1:
-            gap = max(x, int(columns > 8))  # rows a power of two apart would meet in the same few cache lines
+            gap = max(x, int(columns > 8))  # channels a power of two apart would share a few lines of the cache
             channel = (columns + gap) * self.lanes
             row = channels * channel
             first = y * row + x * self.lanes
@@ -61,6 +61,7 @@ class Layout:
         else:
             row = up(columns + x, self.width)
             channel = (height + y) * row
+            channel += _ALIGN * (channel % 256 == 0)  # as above
             first = y * row + up(x, self.width)
             size = first + channels * channel + up(x, self.width)
         return View(first, row, channel, channels, height, columns), up(size, _ALIGN)

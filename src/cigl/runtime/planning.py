@@ -26,8 +26,9 @@ class Plan:
     def __init__(
         self, inputs: Sequence[Value], steps: Sequence[Step], outputs: Sequence[Value], images: int, threads: int
     ):
-        values = [*outputs, *(value for step in steps for value in (step.x, step.out))]
-        flat = all(len(value.shape) == 1 for value in values)
+        flat = all(
+            len(value.shape) == 1 for value in (*outputs, *(each for step in steps for each in (step.x, step.out)))
+        )
         self._isa = _isa_for(images)
         self._layout = Layout.choose(images, library.lanes(self._isa), flat)
         self._arena = Arena(self._layout)

@@ -4,6 +4,7 @@
 #include "vector.h"
 
 static const int REGISTERS = 8;   // vectors in a tile
+static const int64_t AHEAD = 2;   // output channels
 static const int64_t CHUNK = 64;  // output channels whose partial sums wait in L1 between blocks of input channels
 
 struct Conv {
@@ -52,6 +53,17 @@ static inline void finish(const Conv& c, const Vec* sums, int64_t o, int64_t y, 
     }
 }
 
+// Asks for the memory that `finish` will touch: a tile's lines are too far from the last one's for the processor to guess.
+template <int R, int K>
+static inline void expect(const Conv& c, const View& v, int64_t o, int64_t y, int64_t x) {
+    if (v.at < 0) return;
+    const float* p = c.arena + v.at + o * v.channel + y * v.row + x * LANES;
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+        for (int k = 0; k < K; k += 16 / LANES) __builtin_prefetch(p + r * v.row + k * LANES, 1);
+}
+
 // One tile of one output channel: the loop that everything else is for.
 template <int R, int K, int STEP>
 static inline void accumulate(Vec* sums, const float* const* in, const int32_t* offsets, const float* values,
@@ -96,6 +108,11 @@ static void convolve(const Conv& c, int64_t worker, int64_t workers) {
         for (int64_t block = 0; block < op.blocks; ++block)
             for (int64_t o = from; o < to; ++o) {
                 const int32_t* row = op.rows + block * outputs + o;
+                if (block == op.blocks - 1 && o + AHEAD < to) {
+                    expect<R, K>(c, op.add, o + AHEAD, y, x);
+                    expect<R, K>(c, op.out, o + AHEAD, y, x);
+                    expect<R, K>(c, op.normed, o + AHEAD, y, x);
+                }
                 Vec sums[R * K];
                 const Vec bias = splat(op.bias ? op.bias[o] : 0.0f);
                 for (int i = 0; i < R * K; ++i) sums[i] = block ? partial[o - from][i] : bias;

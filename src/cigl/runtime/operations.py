@@ -32,7 +32,7 @@ class Hole:
     number: int
 
 
-def filled(arguments: Any, inputs: Sequence[Any]) -> Any:
+def filled(arguments: Any, inputs: Sequence[Any] | dict[int, Any]) -> Any:
     """Nested arguments with the inputs in their holes.
 
     >>> filled(((Hole(1), Hole(0)), 7), ("a", "b"))

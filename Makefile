@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow bench evidence evidence-check format clean
+.PHONY: demo test test-slow sanitize bench evidence evidence-check format clean
 
 # One environment for everything; torch comes pinned through the constraints file.
 $(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard src/cigl/runtime/kernels/*)
@@ -23,6 +23,17 @@ test: $(INSTALLED)  ## lint, types and tests: at most 10 minutes on 2 cores
 
 test-slow: $(INSTALLED)  ## the tests that take minutes each
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m slow
+
+# The portable kernels are the same source as the others; 16 floats in a vector are what AVX-512 has.
+SANITIZE := g++ -std=c++17 -O1 -g -fPIC -shared -fopenmp -Wno-psabi -DVARIANT=portable \
+	-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+sanitize: $(INSTALLED)  ## random shapes through the kernels, under AddressSanitizer and UndefinedBehaviourSanitizer
+	for lanes in 8 16; do \
+		mkdir -p build/sanitized/$$lanes && \
+		$(SANITIZE) -DLANES=$$lanes src/cigl/runtime/kernels/*.cpp -o build/sanitized/$$lanes/_kernels.so && \
+		LD_PRELOAD=$$(g++ -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 \
+			$(BIN)/python tests/runtime/sanitized.py build/sanitized/$$lanes || exit 1; \
+	done
 
 bench: $(INSTALLED)  ## what sparse training and calibration reports cost, and how fast sparse networks run
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/sparsify_cost.py

@@ -185,6 +185,17 @@ def test_a_network_runs_again_and_again_in_the_same_memory(images):
     assert program.bytes == size
 
 
+def test_a_batch_of_large_images_takes_the_memory_of_one():
+    sizes, x = [], torch.randn(8, 32, 70, 70)
+    weight = sparse(32, 32, 3, 3)
+    for images in (1, 8):
+        program = Program(images, 1)
+        [y] = run(program, program.conv(program.input(32, 70, 70), Packed(weight, None), padding=(1, 1)), x[:images])
+        assert close(y, F.conv2d(x[:images], weight, padding=1))
+        sizes.append(program.bytes)
+    assert sizes[0] == sizes[1]
+
+
 @pytest.mark.parametrize("images", [1, 8, 24])
 def test_threads_do_not_change_a_bit(images):
     results = []

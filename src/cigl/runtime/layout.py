@@ -1,9 +1,9 @@
 """Where values lie in a program's arena.
 
 A batch of at least a vector's width lies with its images side by side: a vector is one pixel of 8 (or 16) images,
-a value is [row][channel][pixel][image], and every tap of every convolution is an aligned load. A smaller batch is run
-image by image, with neighbouring pixels in a vector: [channel][row][pixel]. A network without pixels takes several
-vectors of images at once, where others have pixels.
+a value is [row][channel][pixel][image], and every tap of every convolution is an aligned load. A smaller batch, or one
+of large images, is run image by image, with neighbouring pixels in a vector: [channel][row][pixel]. A network without
+pixels takes several vectors of images at once, where others have pixels.
 
 Convolutions read their zero padding from the arena: each value has as much room around it as its readers need, zero
 from the start and never written to. So padded values share memory only with those of the same geometry.
@@ -11,12 +11,15 @@ from the start and never written to. So padded values share memory only with tho
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cigl.runtime.library import View
 
 _ALIGN = 16  # floats: a cache line
+_LARGE = 1 << 20  # floats: where a value of several images side by side would live in memory, not in a cache
 _WIDEST = 8  # vectors of images side by side in networks without pixels
 
 
@@ -33,8 +36,11 @@ class Layout:
     spread: int
 
     @classmethod
-    def choose(cls, images: int, width: int, flat: bool) -> Layout:
-        if images == 1 or (images < width and not flat):
+    def choose(cls, images: int, width: int, shapes: Sequence[tuple[int, ...]]) -> Layout:
+        """For vectors of ``width`` floats and values of these shapes."""
+        flat = all(len(shape) == 1 for shape in shapes)
+        large = not flat and max(math.prod(shape) for shape in shapes) * width > _LARGE
+        if images == 1 or large or (images < width and not flat):
             return cls(width, 1, 1)
         spread = 1
         while flat and spread < _WIDEST and spread * width < images:

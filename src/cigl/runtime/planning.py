@@ -26,11 +26,8 @@ class Plan:
     def __init__(
         self, inputs: Sequence[Value], steps: Sequence[Step], outputs: Sequence[Value], images: int, threads: int
     ):
-        flat = all(
-            len(value.shape) == 1 for value in (*outputs, *(each for step in steps for each in (step.x, step.out)))
-        )
-        self._isa = _isa_for(images)
-        self._layout = Layout.choose(images, library.lanes(self._isa), flat)
+        values = [*outputs, *(value for step in steps for value in (step.x, step.out))]
+        self._isa, self._layout = _vectors(images, [value.shape for value in values])
         self._arena = Arena(self._layout)
         self._owned: list[np.ndarray[Any, Any]] = []  # what the operations point to
         self._packed: list[Packed] = []
@@ -190,12 +187,13 @@ class Plan:
         self.made.append(made)
 
 
-def _isa_for(images: int) -> str:
-    """The instruction set in force, or a narrower one where a batch would leave half of its vectors empty."""
+def _vectors(images: int, shapes: Sequence[tuple[int, ...]]) -> tuple[str, Layout]:
+    """The instruction set in force and its layout; for pixels in vectors a narrower one, as rows are often short."""
     isa = library.isa()
-    if isa == "avx512" and images < library.lanes(isa) and not library.forced():
-        return "avx2"
-    return isa
+    layout = Layout.choose(images, library.lanes(isa), shapes)
+    if isa == "avx512" and layout.lanes == 1 and not library.forced():
+        return "avx2", Layout.choose(images, library.lanes("avx2"), shapes)
+    return isa, layout
 
 
 def _phases(step: Step, packed: Packed) -> Pair:

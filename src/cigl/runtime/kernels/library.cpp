@@ -33,6 +33,12 @@ extern "C" {
 
 int64_t cigl_abi() { return CIGL_ABI; }
 
+// What the caller's mirrors of View, Op and Program must measure.
+int64_t cigl_size(int64_t which) {
+    const int64_t sizes[] = {sizeof(View), sizeof(Op), sizeof(Program)};
+    return sizes[which];
+}
+
 // Floats per vector of an instruction set, or 0 where this processor does not have it.
 int64_t cigl_lanes(const char* isa) {
     const Variant* v = find(isa);

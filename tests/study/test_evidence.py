@@ -83,10 +83,35 @@ def _result_without_temperature(path):
     (path / "result.json").write_text(json.dumps(result))
 
 
+def _result_without_versions(path):
+    result = json.loads((path / "result.json").read_text())
+    (path / "result.json").write_text(json.dumps(result | {"versions": None}))
+
+
+def _seconds_in_words(path):
+    result = json.loads((path / "result.json").read_text())
+    (path / "result.json").write_text(json.dumps(result | {"seconds": "<b>many</b>"}))
+
+
+def _not_a_number(path):
+    plain = json.loads((path / "report.json").read_text())
+    plain["metrics"]["nll"]["value"] = float("nan")
+    (path / "report.json").write_text(json.dumps(plain))
+
+
+def _no_masks_drawn(path):
+    (path / "masks.json").write_text('{"W": 0.9, "Z*W": []}')
+
+
+def _masks_of_something_else(path):
+    (path / "masks.json").write_text("[1]")
+
+
 @pytest.mark.parametrize(
     "harm",
     [_truncate, _lose_samples, _cut_samples, _wrong_shapes, _no_metric, _torn_result, _other_result,
-     _result_without_temperature],
+     _result_without_temperature, _result_without_versions, _seconds_in_words, _not_a_number, _no_masks_drawn,
+     _masks_of_something_else],
 )  # fmt: skip
 def test_a_damaged_run_is_named_and_left_out(finished, tmp_path, harm):
     shutil.copytree(finished, tmp_path / "study")
@@ -95,7 +120,7 @@ def test_a_damaged_run_is_named_and_left_out(finished, tmp_path, harm):
     evidence = Evidence.read(tmp_path / "study")
     assert len(evidence.runs) == 13
     assert list(evidence.damaged) == [broken.path]
-    assert evidence.damaged[broken.path]
+    assert len(evidence.damaged[broken.path]) > 30  # a sentence, not the name of a key
 
 
 def test_runs_on_other_test_data_are_left_out(tmp_path):

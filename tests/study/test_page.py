@@ -6,12 +6,13 @@ import json
 import re
 import shutil
 import subprocess
+from urllib.parse import unquote
 
 import pytest
 from made_runs import a_study, make
 
 from cigl.study.evidence import Evidence
-from cigl.study.grid import cells
+from cigl.study.grid import Study, cells
 from cigl.study.store import StudyFolder
 from cigl.study.write_up import write_report
 
@@ -51,13 +52,17 @@ def seen(written):
     return Seen(written.read_text())
 
 
-def test_it_is_whole_and_links_lead_somewhere(seen):
+def assert_whole(seen):
     assert seen.open == []
     ids = [attributes["id"] for _, attributes in seen.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
     links = [a["href"] for a in seen.all("a") if a["href"].startswith("#")]
     assert len(links) > 30
-    assert {link[1:] for link in links} <= set(ids)
+    assert {unquote(link[1:]) for link in links} <= set(ids)
+
+
+def test_it_is_whole_and_links_lead_somewhere(seen):
+    assert_whole(seen)
 
 
 def test_nothing_is_asked_of_the_network(seen, written):
@@ -127,14 +132,20 @@ def test_what_is_missing_failed_or_damaged_is_named(tmp_path):
 
 
 def test_names_are_text_not_markup(tmp_path):
-    study = a_study(
-        "<b>&", methods=("rigl",), sparsity=(0.8,), seeds=(0,), labels={"rigl": '"><script>alert(1)</script>'}
-    )
+    odd = "_5%41<i>&\"'|"
+    study = Study(
+        "<b>&$x", settings={"a b<u>&%|": {"preset": "mnist1d-mlp"}}, reference=odd, about="<s>$y",
+        methods={odd: {"method": "rigl"}, "cigl": {"method": "cigl"}}, sparsity=(0.8, 0.9), seeds=(0,),
+        labels={"cigl": r'"><script>alert(1)</script> $\frac{$'},
+    )  # fmt: skip
     make(tmp_path, study)
     write_report([tmp_path], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert "<script>alert" not in text
-    assert Seen(text).open == []
+    assert not {"i", "u", "b", "s"} & {tag for tag, _ in Seen(text).tags}
+    assert_whole(Seen(text))
+    (drawn,) = (tmp_path / "report").glob("*.svg")
+    assert "_5%41" in drawn.read_text()  # in the legend
 
 
 def test_two_studies_of_one_name_on_one_page(finished, tmp_path):

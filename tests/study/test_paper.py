@@ -1,6 +1,7 @@
 import pytest
 
 from cigl.study import paper
+from cigl.study.catalogue import METHODS
 from cigl.study.contents import contents
 from cigl.train.config import PRESETS, resolve
 
@@ -31,16 +32,20 @@ def test_a_study_finds_each_number_in_one_table_only(study):
     assert len(keys) == len(set(keys))
 
 
+def test_every_number_stands_beside_a_method_of_the_catalogue():
+    assert {one.method for one in paper.printed()} <= METHODS.keys()
+
+
 def test_what_is_not_there():
     assert paper.find("nll", resnet, "cigl", 0.8, ALL) is None
     assert paper.find("ece", resnet, "cigl", 0.8, ()) is None
 
 
-def test_the_two_slips_are_noted():
+def test_slips_and_guesses_are_noted():
     repeated = [p.mean for p in paper.printed() if p.slip and p.table == "sup_tickets_delta"]
     original = [p.mean for p in paper.printed() if p.table == "wma_delta" and p.method == "cigl" and p.setting == wrn]
     assert repeated == original[:3]
-    assert {p.table for p in paper.printed() if p.slip} == {"sup_tickets_delta", "set_ece"}
+    assert {p.table for p in paper.printed() if p.slip} == {"sup_tickets_delta", "set_ece", "intro"}
 
 
 def test_every_preset_has_a_setting_beside_it():

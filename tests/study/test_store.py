@@ -104,8 +104,23 @@ def test_a_run_is_not_finished_before_its_masks_are_drawn(tmp_path):
     (cell,) = cells(folder.read())
     run = finish(folder, cell)
     assert folder.find().missing == [cell]
+    run.write_json("masks.json", {"W": 0.5, "Z*W": [0.4]})  # as another study that shares the run wanted it
+    assert folder.find().missing == [cell]
     run.write_json("masks.json", {"W": 0.5, "Z*W": [0.4, 0.3]})
     assert folder.find().finished[0].masks == {"W": 0.5, "Z*W": [0.4, 0.3]}
+
+
+@pytest.mark.parametrize("text", ["{", "7", '"text"', "\xff"])
+def test_a_damaged_error_is_named(tmp_path, text):
+    folder = StudyFolder(tmp_path)
+    folder.create(quick(methods={"rigl": METHODS["rigl"]}))
+    (cell,) = cells(folder.read())
+    run = folder.folder(cell)
+    run.path.mkdir(parents=True)
+    (run.path / "error.json").write_text(text, encoding="latin-1")
+    assert str(run.path) in folder.find().damaged[run.path]
+    (run.path / "error.json").write_text("[]")
+    assert status(folder)["failed"][0]["message"] == ""
 
 
 def test_a_failure_that_can_not_be_recorded_is_not_another_failure(tmp_path):

@@ -37,6 +37,8 @@ FILE = "FILE"
         (["main", "--only", "method=cigll"], "did you mean 'cigl'"),
         (["main", "--only", "sparsity=0.5"], "unknown sparsity in --only"),
         (["main", "--only", "methods=cigl"], "unknown axis in --only"),
+        (["main", "--only", "method=rigl,method=cigl"], "--only has method more than once"),
+        (["main", "--set", "sparsity=0.5"], "has sparsity: leave it out"),
         (["main", "--only", "cigl"], "--only has 'cigl': give name=value"),
         (["main", "--set", "learning_rate=1"], "unknown key 'learning_rate'"),
         (["main", "--set", "epochs=many"], "epochs is 'many'"),

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from cigl.calibrate.shift import Shift
 
 FORMATS = (".svg", ".png", ".pdf")
-_STYLE: Any = {"font.size": 8, "axes.linewidth": 0.6, "hatch.linewidth": 0.6, "svg.hashsalt": "cigl"}
+_STYLE: Any = {
+    "font.size": 8, "axes.linewidth": 0.6, "hatch.linewidth": 0.6, "svg.hashsalt": "cigl",
+    "text.parse_math": False,  # a $ in a user's title is a dollar
+}  # fmt: skip
 _HEADROOM = 1.4  # the corner above 1, where no bar can be
 _PANEL, _TITLE, _LINE = (3.2, 3.9), 0.3, 0.14  # inches
 _LETTERS = 38  # of a title's line

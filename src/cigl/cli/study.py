@@ -141,6 +141,9 @@ def _pairs(option: str, texts: list[str]) -> dict[str, str]:
     for name, equals, value in pairs:
         if not (name and equals and value):
             raise CiglError(f"{option} has {name + equals + value!r}: give name=value.")
+    names = [name.strip() for name, _, _ in pairs]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise CiglError(f"{option} has {repeated[0]} more than once: give it once, and the command again for another.")
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 

@@ -43,6 +43,12 @@ def look(method: str, place: int = 0) -> Look:
     return _LOOKS.get(method, _OTHERS[place % len(_OTHERS)])
 
 
+def _label(line: Mapping[str, Any]) -> str:
+    """Matplotlib leaves what begins with _ out of legends."""
+    label = str(line["label"])
+    return f" {label}" if label.startswith("_") else label
+
+
 def place(sparsity: float) -> float:
     """On the axis: by orders of magnitude of the density, so that 90 and 99 % are as far apart as 99 and 99.9 %.
 
@@ -76,12 +82,12 @@ def plot_lines(data: Mapping[str, Any], path: Path) -> None:
 def _draw_line(axis: Any, line: Mapping[str, Any], number: int, lines: int, band: bool) -> None:
     style = look(line["method"], number)
     if len(line["sparsity"]) == 1:  # a method without sparsities of its own: a level
-        axis.axhline(line["mean"][0], color=style.color, linestyle=style.line, linewidth=0.9, label=line["label"])
+        axis.axhline(line["mean"][0], color=style.color, linestyle=style.line, linewidth=0.9, label=_label(line))
         return
     spread = 0.0 if band else 0.012 * (number - lines / 2)  # side by side, so that intervals can be told apart
     x = [place(s) + spread for s in line["sparsity"]]
     axis.plot(x, line["mean"], color=style.color, linestyle=style.line, marker=style.marker, markersize=3.8,
-              linewidth=1.5 if band else 0.9, label=line["label"], zorder=4 if band else 3)  # fmt: skip
+              linewidth=1.5 if band else 0.9, label=_label(line), zorder=4 if band else 3)  # fmt: skip
     if band:
         axis.fill_between(x, line["low"], line["high"], color=style.color, alpha=0.16, linewidth=0)
     else:
@@ -137,12 +143,12 @@ def plot_bars(data: Mapping[str, Any], path: Path) -> None:
                 y = [line["mean"][i] for i in kept]
                 if panel["floor"]:
                     hatch = "" if style.line == "-" else "////" if style.line == _DASHED else "...."
-                    axis.bar(x, y, width * 0.92, color=style.color, label=line["label"], hatch=hatch,
+                    axis.bar(x, y, width * 0.92, color=style.color, label=_label(line), hatch=hatch,
                              edgecolor="white", linewidth=0)  # fmt: skip
                     axis.errorbar(x, y, _ends(line, kept), fmt="none", ecolor="black", elinewidth=0.7)
                 else:
                     axis.errorbar(x, y, _ends(line, kept), fmt=style.marker, color=style.color, markersize=3.8,
-                                  elinewidth=0.8, label=line["label"])  # fmt: skip
+                                  elinewidth=0.8, label=_label(line))  # fmt: skip
             axis.set_xticks(range(len(panel["sparsity"])), [f"{100 * s:.6g}" for s in panel["sparsity"]])
             axis.set(xlabel="sparsity (%)", ylabel=panel["title"])
             axis.spines[["top", "right"]].set_visible(False)
@@ -198,7 +204,7 @@ def plot_masks(data: Mapping[str, Any], path: Path) -> None:
             sides = ((left, "W", style.marker, "-"), (left, "Z*W", "o", _DASHED), (right, "drop", style.marker, "-"))
             for axis, part, marker, stroke in sides:
                 axis.errorbar(x, line[part], line[f"{part} sd"], color=style.color, marker=marker, linestyle=stroke,
-                              markersize=3.8, linewidth=1.1, elinewidth=0.7, label=f"{line['label']}: {part}",
+                              markersize=3.8, linewidth=1.1, elinewidth=0.7, label=f"{_label(line)}: {part}",
                               markerfacecolor="white" if part == "Z*W" else None)  # fmt: skip
         sparsities = sorted({s for line in data["lines"] for s in line["sparsity"]})
         for axis, title in ((left, "Accuracy (%)"), (right, "Drop from W to Z*W (points)")):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
+
+import numpy as np
 
 from cigl.calibrate import store
 from cigl.calibrate.bins import Array
@@ -45,6 +49,7 @@ class Run:
     def read(cls, finished: Finished) -> Run:
         """A pilot's temperature is part of the method: such a run predicts with it."""
         result = finished.result
+        _check(result, finished.masks)
         names = {False: "report", True: "report-temperature"}
         if result["temperature"] is None:
             del names[True]
@@ -58,6 +63,15 @@ class Run:
         return cls(finished.cell, finished.path, result, finished.masks, numbers, f"{own}.json", read[own][1])
 
 
+def _check(result: Mapping[str, Any], masks: Mapping[str, Any] | None) -> None:
+    """Whether there is what else the page shows of a run; if not, one of ``store.DAMAGE`` is raised."""
+    shown = [result["seconds"]]
+    shown += [] if result["temperature"] is None else [result["temperature"]]
+    shown += [] if masks is None else [masks["W"], fmean(masks["Z*W"])]
+    if not isinstance(result["versions"], dict) or not all(map(math.isfinite, shown)):
+        raise ValueError
+
+
 def _measured(path: Path) -> tuple[dict[str, Measured], str]:
     plain, beside = store.locate(path)
     arrays = store.load(beside, ["labels", *(f"draws/{name}" for name in METRICS)])
@@ -67,9 +81,10 @@ def _measured(path: Path) -> tuple[dict[str, Measured], str]:
         numbers = {}
         for name in METRICS:
             draws, parts = arrays[f"draws/{name}"], plain["metrics"][name]
-            if draws.shape != (RESAMPLES,) or draws.dtype.kind != "f":
+            one = Measured(float(parts["value"]), draws, float(parts.get("floor", 0.0)))
+            if draws.shape != (RESAMPLES,) or draws.dtype.kind != "f" or not np.isfinite([one.value, *draws]).all():
                 raise ValueError
-            numbers[name] = Measured(float(parts["value"]), draws, float(parts.get("floor", 0.0)))
+            numbers[name] = one
     except store.DAMAGE:
         raise store.damaged(path) from None
     return numbers, hashlib.sha256(arrays["labels"].tobytes()).hexdigest()
@@ -96,7 +111,10 @@ class Evidence:
             try:
                 runs.append(Run.read(finished))
             except (CiglError, *store.DAMAGE) as error:
-                damaged[finished.path] = str(error) or "its result.json does not hold what a result holds."
+                told = isinstance(error, CiglError)
+                damaged[finished.path] = (
+                    str(error) if told else "its result.json or masks.json is not as a run leaves it."
+                )
         for run in _tested_elsewhere(runs):
             damaged[run.path] = "it was tested on other data than the other runs of its setting."
         runs = [run for run in runs if run.path not in damaged]

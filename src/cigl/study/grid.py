@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -12,6 +13,7 @@ from cigl.errors import CiglError, unknown
 from cigl.train.config import Config, resolve
 
 AXES = ("setting", "method", "sparsity", "seed")
+_OWN = {"sparsity": "sparsities", "seed": "seeds"}  # keys of a run that the study has itself
 
 
 @dataclass(frozen=True)
@@ -121,23 +123,32 @@ def _cells(study: Study) -> Iterator[Cell]:
 def _check(study: Study) -> None:
     if not isinstance(study.name, str) or not study.name:
         raise CiglError(f"the study's name is {study.name!r}: give a text.")
-    for name in ("settings", "methods"):
-        value = getattr(study, name)
+    for kind, elsewhere in (("settings", ("sparsity", "seed")), ("methods", ("seed",))):
+        value = getattr(study, kind)
         if not isinstance(value, Mapping) or not all(isinstance(keys, Mapping) for keys in value.values()):
-            raise CiglError(f"{name} of study {study.name!r} must be names, each with the keys of a run.")
+            raise CiglError(f"{kind} of study {study.name!r} must be names, each with the keys of a run.")
+        for name, keys in value.items():
+            if not isinstance(name, str) or not re.fullmatch(r"[^/\x00-\x1f]+", name):  # it becomes part of file names
+                raise CiglError(f"{kind} of study {study.name!r} has the name {name!r}: give a text without slashes.")
+            if lost := [key for key in elsewhere if key in keys]:
+                own = _OWN[lost[0]]
+                raise CiglError(f"{name!r} in {kind} has {lost[0]}: leave it out, it is the study's {own} that count.")
     if not all(_is_whole(seed) for seed in study.seeds):
         raise CiglError(f"the seeds are {list(study.seeds)}: give whole numbers, or how many seeds.")
     if len(set(study.seeds)) != len(study.seeds):
         raise CiglError(f"the seeds {list(study.seeds)} repeat: give each once, or a number of seeds.")
-    if len(set(study.sparsity)) != len(study.sparsity):
-        raise CiglError(f"the sparsities {list(study.sparsity)} repeat: give each once.")
     if not _is_whole(study.masks) or study.masks < 0:
         raise CiglError(f"masks is {study.masks!r}: say how many masks to draw, 0 for none.")
-    if not isinstance(study.labels, Mapping):
+    if not isinstance(study.about, str):
+        raise CiglError(f"about is {study.about!r}: give a text.")
+    if not isinstance(study.labels, Mapping) or not all(isinstance(label, str) for label in study.labels.values()):
         raise CiglError("labels must be names of methods, each with a text.")
-    if not cells(study):
+    found = cells(study)
+    if not found:
         raise CiglError(f"study {study.name!r} is an empty grid: it needs settings, methods, sparsities and seeds.")
-    if study.reference not in study.methods:
+    if len({(cell.setting, cell.method, cell.sparsity, cell.seed) for cell in found}) != len(found):
+        raise CiglError(f"the sparsities of study {study.name!r} repeat: give each once.")
+    if not isinstance(study.reference, str) or study.reference not in study.methods:
         raise unknown("reference", study.reference, study.methods)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from string import Template
 from typing import Any
+from urllib.parse import quote
 
 from cigl.study.evidence import Evidence, Run
 from cigl.study.figures import Figure
@@ -63,13 +64,21 @@ def _contents(sections: Sequence[Section]) -> str:
     for section in sections:
         lines.append(f'<li><a href="#{section.name}">{_text(section.evidence.study.name)}</a><ul>')
         parts: list[Figure | Table] = [*section.figures, *section.tables]
-        lines += [f'<li><a href="#{_anchor(section, part.name)}">{_text(part.title)}</a></li>' for part in parts]
-        lines.append(f'<li><a href="#{_anchor(section, "runs")}">Runs</a></li></ul></li>')
+        lines += [f'<li><a href="{_link(section, part.name)}">{_text(part.title)}</a></li>' for part in parts]
+        lines.append(f'<li><a href="{_link(section, "runs")}">Runs</a></li></ul></li>')
     return "\n".join([*lines, "</ul>"])
 
 
+def _place(section: Section, *parts: object) -> str:
+    return "--".join([section.name, *(str(part).replace(" ", "-") for part in parts)])
+
+
 def _anchor(section: Section, *parts: object) -> str:
-    return _text("--".join([section.name, *(str(part).replace(" ", "-") for part in parts)]))
+    return _text(_place(section, *parts))
+
+
+def _link(section: Section, *parts: object) -> str:
+    return "#" + quote(_place(section, *parts))
 
 
 def _section(section: Section) -> str:
@@ -139,7 +148,7 @@ def _table(section: Section, table: Table) -> str:
 def _entry(section: Section, entry: Entry, kind: str) -> str:
     text = _text(entry.text)
     if entry.runs is not None and entry.text != NOTHING:
-        text = f'<a href="#{_anchor(section, "runs", *entry.runs)}">{text}</a>'
+        text = f'<a href="{_link(section, "runs", *entry.runs)}">{text}</a>'
     if entry.bold:
         text = f"<strong>{text}</strong>"
     value = "" if entry.value is None else f' data-value="{entry.value!r}"'

@@ -95,7 +95,7 @@ class StudyFolder:
         if not self.file.is_file():
             raise CiglError(f"{self.path} holds no study: `cigl study run NAME --out {self.path}` begins one.")
         keys = read_keys(self.file)
-        self._runs = self.path / keys.pop("runs", "runs")
+        self._runs = self.path / str(keys.pop("runs", "runs"))
         return Study.of(keys)
 
     @property
@@ -116,17 +116,20 @@ class StudyFolder:
             folder = self.folder(cell)
             try:
                 masks = folder.read_json("masks.json") if (folder.path / "masks.json").is_file() else None
-                if folder.is_finished and (masks is not None or not study.masks):
+                drawn = 0 if masks is None else len(masks["Z*W"])
+                if folder.is_finished and drawn >= study.masks:
                     result = folder.read_json("result.json")
                     if result["config"] != cell.config.plain():
                         raise CiglError(f"{folder.path} holds the result of another configuration.")
                     found.finished.append(Finished(cell, folder.path, result, masks))
                 elif (folder.path / "error.json").is_file():
-                    found.failed[cell] = folder.read_json("error.json")
+                    found.failed[cell] = dict(folder.read_json("error.json"))
                 else:
                     found.missing.append(cell)
-            except (CiglError, KeyError, TypeError) as error:
+            except CiglError as error:
                 found.damaged[folder.path] = str(error)
+            except (KeyError, TypeError, ValueError):
+                found.damaged[folder.path] = f"{folder.path} has a file that is not as a run leaves it."
         return found
 
 

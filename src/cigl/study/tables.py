@@ -115,12 +115,13 @@ def to_csv(table: Table) -> str:
 FORMATS: dict[str, Callable[[Table], str]] = {".md": to_markdown, ".tex": to_latex, ".csv": to_csv}
 
 
-_MARKDOWN = str.maketrans({mark: f"\\{mark}" for mark in "\\|*_<>[]`"})
+_MARKDOWN = str.maketrans({mark: f"\\{mark}" for mark in "\\|*_<>[]`~&$"})
 _LATEX = str.maketrans(
     {mark: f"\\{mark}" for mark in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {"<": "$<$", ">": "$>$", "|": r"\textbar{}", "±": r"$\pm$", "−": "$-$", "×": r"$\times$", "Δ": r"$\Delta$"}
     | {"≥": r"$\geq$", "≤": r"$\leq$", "–": "--", "\n": " ", '"': "''"}
+    | {"[": "{[}", "*": "{*}"}  # after the end of a row these would be read as its options
 )
 
 

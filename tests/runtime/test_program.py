@@ -258,7 +258,7 @@ def test_what_is_packed_can_be_unpacked(outputs, inputs, kernel, density):
 
 
 def test_times_tell_what_each_value_cost():
-    program = Program(9, 1)
+    program = Program(16, 1)
     x = program.input(3, 8, 8)
     summed, normed = program.conv_and_norm(x, Packed(sparse(4, 3, 3, 3), None), torch.ones(4), torch.ones(4))
     mean = program.mean(normed)
@@ -266,7 +266,7 @@ def test_times_tell_what_each_value_cost():
     program.output(flat)
     program.output(summed)
     program.finish()
-    values, outputs = program.times(torch.randn(9, 3, 8, 8))
+    values, outputs = program.times(torch.randn(16, 3, 8, 8))
     assert set(values) == {x, normed, mean}
     assert len(outputs) == 2
     assert min(*values.values(), *outputs) > 0

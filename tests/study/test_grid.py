@@ -90,9 +90,9 @@ def test_a_part_of_the_grid():
         ({"settings": {"toy": {"learning_rate": 1}}}, "unknown key 'learning_rate'"),
         ({"settings": ["toy"]}, "must be names, each with the keys of a run"),
         ({"methods": {"rigl": "rigl"}}, "must be names, each with the keys of a run"),
-        ({"settings": {"cifar/10": SETTING}}, "has the name 'cifar/10': give a text without slashes"),
-        ({"settings": {10: SETTING}}, "has the name 10: give a text"),
-        ({"methods": METHODS | {False: {"method": "set"}}}, "has the name False: give a text"),
+        ({"settings": {"cifar/10": SETTING}}, "is named 'cifar/10': leave out the slash"),
+        ({"settings": {10: SETTING}}, "settings is named 10: give a text"),
+        ({"methods": METHODS | {False: {"method": "set"}}}, "methods is named False: give a text"),
         ({"settings": {"toy": SETTING | {"sparsity": 0.9}}}, "'toy' in settings has sparsity: leave it out"),
         (
             {"methods": METHODS | {"a": {"seed": 3}}},

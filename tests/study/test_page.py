@@ -132,7 +132,7 @@ def test_what_is_missing_failed_or_damaged_is_named(tmp_path):
 
 
 def test_names_are_text_not_markup(tmp_path):
-    odd = "_5%41<i>&\"'|"
+    odd = "_5%41 w/o <i>&\"'|"
     study = Study(
         "<b>&$x", settings={"a b<u>&%|": {"preset": "mnist1d-mlp"}}, reference=odd, about="<s>$y",
         methods={odd: {"method": "rigl"}, "cigl": {"method": "cigl"}}, sparsity=(0.8, 0.9), seeds=(0,),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -128,8 +127,10 @@ def _check(study: Study) -> None:
         if not isinstance(value, Mapping) or not all(isinstance(keys, Mapping) for keys in value.values()):
             raise CiglError(f"{kind} of study {study.name!r} must be names, each with the keys of a run.")
         for name, keys in value.items():
-            if not isinstance(name, str) or not re.fullmatch(r"[^/\x00-\x1f]+", name):  # it becomes part of file names
-                raise CiglError(f"{kind} of study {study.name!r} has the name {name!r}: give a text without slashes.")
+            if not isinstance(name, str) or not name or not name.isprintable():
+                raise CiglError(f"one of the {kind} is named {name!r}: give a text of one line.")
+            if kind == "settings" and "/" in name:  # tables and figures have it in their file names
+                raise CiglError(f"one of the settings is named {name!r}: leave out the slash.")
             if lost := [key for key in elsewhere if key in keys]:
                 own = _OWN[lost[0]]
                 raise CiglError(f"{name!r} in {kind} has {lost[0]}: leave it out, it is the study's {own} that count.")

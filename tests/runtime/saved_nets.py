@@ -52,6 +52,19 @@ class TwoInputsTwoOutputs(nn.Module):
         return {"sum": z, "parts": (z.relu(), [z.tanh()])}
 
 
+class SumInPlace(nn.Module):
+    """Two names of one tensor, which torch.fx alone takes for two tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = z = self.layer(x)
+        z += x
+        return y.relu() - y * z
+
+
 class InPlace(nn.Module):
     """A ReLU in place changes what the shortcut sees, too."""
 

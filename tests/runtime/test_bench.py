@@ -85,6 +85,7 @@ def test_the_shape_is_asked_for_where_the_file_has_none(tmp_path):
     assert "--shape" in output
     assert run(path, "--shape", "0x3")[0] == 2
     assert run(path, "--shape", "many")[0] == 2
+    assert run(path, "--shape", "60000x60000x60000")[0] == 2
     assert run(path, "--shape", "6")[0] == 0
     fast = cigl.sparse_inference(model)
     fast(torch.ones(3, 6))

@@ -223,6 +223,11 @@ def test_one_clear_error_for_wrong_inputs():
     with pytest.raises(CiglError, match="must be a tensor"):
         fast([1.0])
     assert fast.plan()["shapes"] == []
+    x = torch.randn(2, 3, 16, 16)
+    fast(x)  # inputs that look like known ones are checked all the same
+    for inputs, message in (((x, 3), "1 inputs"), ((None, x), "1 inputs"), ((x.to_sparse(),), "to_dense")):
+        with pytest.raises(CiglError, match=message):
+            fast(*inputs)
 
 
 def test_one_clear_error_for_wrong_models():
@@ -305,9 +310,20 @@ def test_a_plan_of_something_else_is_refused():
     for nonsense in ([], {}, {"version": 99, "shapes": []}, {"version": 1, "shapes": 3}):
         with pytest.raises(CiglError, match="not a plan"):
             cigl.sparse_inference(nn.Linear(3, 2), plan=nonsense)
-    for damaged in ({"inputs": 1}, {"inputs": [[1, 3]], "units": [{"unit": "a", "runs": ["sparse"]}]}):
+    [entry] = fast.plan()["shapes"]
+    [row] = entry["units"]
+    for damaged in (
+        {"inputs": 1},
+        {"inputs": [[1, 3]], "units": [{"unit": "a", "runs": ["sparse"]}]},
+        entry | {"inputs": ["13"]},
+        entry | {"inputs": [[1, -3]]},
+        entry | {"threads": []},
+        *(entry | {"units": [row | {name: "x"}]} for name in ("shape", "weight", "nonzeros", "dense_ms")),
+    ):
         with pytest.raises(CiglError, match="damaged"):
             cigl.sparse_inference(nn.Linear(3, 2), plan={"version": 1, "shapes": [damaged]})
+    with pytest.raises(CiglError, match="another model"):
+        cigl.sparse_inference(nn.Linear(3, 2), plan={"version": 1, "shapes": [entry | {"inputs": []}]})
 
 
 def small_plan():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from saved_nets import Attention, Branching, Functional, InPlace, Tied, TwoInputsTwoOutputs, layers, sparsen
+from saved_nets import Attention, Branching, Functional, InPlace, SumInPlace, Tied, TwoInputsTwoOutputs, layers, sparsen
 from torch import fx, nn
 
 import cigl
@@ -223,6 +223,7 @@ X = {"node": 0}
         (lambda graph: graph["nodes"].clear(), "does not lead"),
         (lambda graph: graph["nodes"].append(5), "is none"),
         (lambda graph: graph.update(nodes=None), "graph is none"),
+        (lambda graph: graph.update(nodes=graph["nodes"] * 2000), "are the most"),
         (lambda graph: graph.update(modules=None), "calls other modules"),
         (_field("0", type="Module"), "unknown type"),
         (_field("0", type=[]), "unhashable|unknown type"),
@@ -293,6 +294,20 @@ def test_what_only_shows_when_it_runs_is_refused_then(nodes):
     )
     with pytest.raises(CiglError, match="the model's graph"):
         model(torch.ones(2, 3))
+
+
+def test_other_names_of_a_sum_in_place_see_it():
+    model, x = SumInPlace(), torch.randn(2, 4)
+    for other in (again(model), again(again(model)), cigl.sparse_inference(again(model))):
+        torch.testing.assert_close(other(x), model(x), msg="torch.fx alone would lose the change")
+
+
+@pytest.mark.parametrize("parameters", [set(), {"t"}])
+def test_nothing_is_computed_while_an_engine_is_made(parameters):
+    doubled = [{"op": "function", "name": "torch.cat", "args": [[{"node": n}, {"node": n}]]} for n in range(1, 60)]
+    nodes = [{"op": "input"}, {"op": "tensor", "name": "t"}, *doubled, {"op": "output", "args": [X]}]
+    fast = cigl.sparse_inference(rebuild({"modules": {}, "nodes": nodes}, {"t": torch.ones(8)}, parameters))
+    assert torch.equal(fast(torch.ones(3)), torch.ones(3))  # and what leads to no output is left out
 
 
 plain = st.recursive(

@@ -229,6 +229,42 @@ def test_changes_in_place_reach_all_later_readers():
     check(Calls(forward, conv=nn.Conv2d(3, 3, 1), relu=nn.ReLU(inplace=True)), torch.randn(2, 3, 4, 4))
 
 
+@pytest.mark.parametrize(
+    "relu",
+    [
+        lambda self, y: self.relu(y),
+        lambda self, y: self.relu(input=y),
+        lambda self, y: F.relu(input=y, inplace=True),
+        lambda self, y: y.relu_(),
+    ],
+)
+def test_what_was_changed_in_place_is_read_as_changed(relu):
+    model = Calls(lambda self, x: self.relu6(relu(self, y := self.conv(x))) + y, conv=nn.Conv2d(3, 3, 1),
+                  relu=nn.ReLU(inplace=True), relu6=nn.ReLU6())  # fmt: skip
+    check(model, torch.randn(2, 3, 4, 4), sparsely=["Conv", "Add"])
+
+
+def test_other_names_of_a_sum_in_place_see_it():
+    def forward(self, x):
+        y = self.conv(x)
+        z = y
+        z += x
+        return self.relu(z) - y  # fx alone would subtract conv(x)
+
+    model = Calls(forward, conv=nn.Conv2d(3, 3, 1), relu=nn.ReLU())
+    check(model, torch.randn(2, 3, 4, 4), sparsely=[])
+    assert "iadd changes in place" in network_of(model).notes[0]
+
+
+def test_other_names_of_a_number_keep_it():
+    def forward(self, x):
+        more = count = x.size(0)
+        more += 1
+        return self.conv(x) * more / count
+
+    check(Calls(forward, conv=nn.Conv2d(3, 3, 1)), torch.randn(2, 3, 4, 4))
+
+
 def test_a_changed_input_is_not_the_callers():
     x = torch.randn(2, 3)
     before = x.clone()
@@ -272,6 +308,19 @@ def test_hooks_are_heard():
     layer = nn.Linear(4, 3)
     layer.register_forward_hook(lambda module, inputs, output: output * 2)
     check(nn.Sequential(layer, nn.ReLU()), torch.randn(2, 4), sparsely=["Relu"])
+
+
+def test_hooks_and_a_forward_of_the_models_own_are_heard():
+    hooked, early, own = (nn.Sequential(nn.Linear(4, 3), nn.ReLU()) for _ in range(3))
+    hooked.register_forward_hook(lambda module, inputs, output: output * 2)
+    early.register_forward_pre_hook(lambda module, inputs: (inputs[0] * 2,))
+    own.forward = lambda x: x * 2
+    for model in (hooked, early, own):
+        check(model, torch.randn(2, 4), sparsely=[])
+        assert "the model runs dense" in network_of(model).notes[0]
+    own_layer = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+    own_layer[0].forward = lambda x: x * 2
+    check(own_layer, torch.randn(2, 4), sparsely=["Relu"])
 
 
 def test_other_operations_run_between_stretches():

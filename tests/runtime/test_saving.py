@@ -466,6 +466,7 @@ def _stored(name, tensor):
         (lambda stored, description: description.update(graph={"nodes": "x" * 99}), "graph is none"),
         (lambda stored, description: description.update(temperature="2"), "temperature is not a positive number"),
         (lambda stored, description: description.update(temperature=-2), "temperature is not a positive number"),
+        (lambda stored, description: description.update(temperature=10**400), "temperature is not a positive number"),
         (lambda stored, description: description.update(temperature=True), "temperature is not a positive number"),
         (lambda stored, description: description.update(graph=None, outside=None), "pass a model"),
     ],

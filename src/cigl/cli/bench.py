@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,7 +62,7 @@ def _shape(asked: str, about: Any, plan: dict[str, Any], file: Path) -> list[int
         found = about["shape"]
     elif plan["shapes"]:
         found = plan["shapes"][0]["inputs"][0][1:]
-    if not found or not all(isinstance(size, int) and 0 < size < 2**16 for size in found):
+    if not found or not all(type(size) is int and size > 0 for size in found) or math.prod(found) >= 2**28:
         raise CiglError(f"{file} doesn't say what its inputs look like: add the shape of one, such as --shape 3x32x32.")
     return list(found)
 

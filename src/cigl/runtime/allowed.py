@@ -143,7 +143,7 @@ def _arithmetic(function: Callable[..., Any]) -> Callable[..., Any]:
     return compute
 
 
-_OPERATORS = _listed(operator, "add sub mul truediv floordiv neg iadd isub imul itruediv")
+_OPERATORS = _listed(operator, "add sub mul truediv floordiv neg iadd isub imul itruediv ifloordiv")
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **_listed(torch, """add sub mul div neg cat stack mean sum amax flatten reshape permute transpose squeeze
         unsqueeze chunk split relu relu_ sigmoid tanh softmax log_softmax clamp exp sqrt rsqrt abs square matmul"""),

@@ -102,8 +102,8 @@ def rivals(names: Sequence[str]) -> dict[str, Maker]:
 
 def multiply_adds(entry: dict[str, Any]) -> int:
     """On non-zero weights, for the whole batch, from an entry of a plan."""
-    rows = [row for row in entry["units"] if "nonzeros" in row]
-    return sum(row["nonzeros"] * math.prod(row["shape"]) // row["weight"][0] for row in rows)
+    rows = [row for row in entry["units"] if {"nonzeros", "shape", "weight"} <= row.keys()]
+    return sum(row["nonzeros"] * math.prod(row["shape"]) // max([1, *row["weight"][:1]]) for row in rows)
 
 
 def bench(

@@ -102,6 +102,8 @@ class SparseInference(nn.Module):
         for name, each in zip(names, inputs, strict=True):
             if not isinstance(each, Tensor):
                 raise CiglError(f"{name} must be a tensor, not {type(each).__name__}.")
+            if each.layout != torch.strided:
+                raise CiglError(f"{name} must be a plain tensor, not {each.layout}: call {name}.to_dense() first.")
             if each.device.type != "cpu":
                 raise CiglError(f"the engine runs on the CPU, but {name} is on {each.device}: call {name}.cpu() first.")
             if each.is_floating_point() and each.dtype != torch.float32:
@@ -112,7 +114,7 @@ class SparseInference(nn.Module):
     def _schedule(self, inputs: Sequence[Tensor]) -> Schedule:
         """The schedule for inputs like these, made if it is new."""
         threads = torch.get_num_threads()
-        key = (threads, *((each.shape, each.dtype, each.device) for each in inputs if isinstance(each, Tensor)))
+        key = (threads, *(isinstance(each, Tensor) and _kind(each) for each in inputs))
         with self._lock:
             if key in self._schedules:
                 self._schedules.move_to_end(key)
@@ -141,3 +143,8 @@ class SparseInference(nn.Module):
             if len(self._entries) > ENTRIES:
                 del self._entries[next(iter(self._entries))]
         return Schedule(network, facts, choice.sparse, threads)
+
+
+def _kind(x: Tensor) -> tuple[Any, ...]:
+    """Inputs that are alike in this take the same schedule."""
+    return x.shape, x.dtype, x.device, x.layout

@@ -17,6 +17,7 @@ from torch import fx, nn
 
 from cigl.runtime.allowed import FUNCTION_NAMES, METHODS, is_plain, make_module, module_fields, shapes
 from cigl.runtime.state import named_tensors
+from cigl.runtime.tracing import Proxy, hooked
 
 
 class OutsideError(Exception):
@@ -30,6 +31,9 @@ class _Tracer(fx.Tracer):
         if kind == "placeholder" and args:
             return args[0]
         return super().create_proxy(kind, target, args, *rest, **more)
+
+    def proxy(self, node: fx.Node) -> Proxy:
+        return Proxy(node, self)
 
 
 def describe(model: nn.Module) -> dict[str, Any]:
@@ -94,9 +98,7 @@ def _module(path: str, module: nn.Module) -> dict[str, Any]:
 
 
 def _refuse_hooks(whose: str, module: nn.Module) -> None:
-    """torch.fx passes over the hooks of whatever it does not look into. (Our own do nothing in a copy.)"""
-    hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
-    if not all(type(hook).__module__.startswith("cigl.") for hook in hooks):
+    if hooked(module):
         raise OutsideError(f"{whose} has a forward hook")
 
 

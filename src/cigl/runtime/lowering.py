@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -126,9 +127,11 @@ class _Lowering:
 
     def _check_alone(self, node: fx.Node, changed: fx.Node) -> None:
         value = self.value[changed]
+        # `x += 1` changes a tensor but not a number, and which one x is we don't know
+        unclear = node.target in IN_PLACE and node.target is not operator.setitem
         for other, number in self.value.items():
             later = any(self.place[user] > self.place[node] for user in other.users)
-            if number != value and self.memory[number] == self.memory[value] and later:
+            if (number != value or unclear) and self.memory[number] == self.memory[value] and later:
                 raise _Shared(
                     f"{node.name} changes in place what {other.name} may share and what is read again after it; "
                     "write it without the change in place"
@@ -153,7 +156,8 @@ def _changed(node: fx.Node, module: nn.Module | None) -> fx.Node | None:
     )
     if "out" in node.kwargs:
         raise _Shared(f"{node.name} writes into its argument out=; write it without")
-    return node.args[0] if in_place and node.args and isinstance(node.args[0], fx.Node) else None
+    first = next(iter((*node.args, *node.kwargs.values())), None)
+    return first if in_place and isinstance(first, fx.Node) else None
 
 
 def _asked_in_place(node: fx.Node) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ class Hole:
     number: int
 
 
-def filled(arguments: Any, inputs: Sequence[Any] | dict[int, Any]) -> Any:
+def filled(arguments: Any, inputs: Sequence[Any] | Mapping[int, Any]) -> Any:
     """Nested arguments with the inputs in their holes.
 
     >>> filled(((Hole(1), Hole(0)), 7), ("a", "b"))

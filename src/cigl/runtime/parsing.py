@@ -33,7 +33,7 @@ def parse(node: fx.Node, module: nn.Module | None) -> Parsed | None:
     """The operation of a call, if the engine knows it."""
     try:
         if module is not None:
-            plain = not (module._forward_hooks or module._forward_pre_hooks)
+            plain = not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
             return _MODULES[type(module)](module, *node.args, **node.kwargs) if plain else None
         calls: dict[Any, Callable[..., Parsed]] = _METHODS if node.op == "call_method" else _FUNCTIONS
         return calls[node.target](*node.args, **node.kwargs)

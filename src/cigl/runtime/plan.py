@@ -12,6 +12,7 @@ from cigl.runtime.lowering import Network
 from cigl.runtime.schedule import Survey
 
 VERSION = 1
+_NUMBERS = ("nonzeros", "density", "dense_ms", "sparse_ms")
 Shapes = tuple[tuple[int, ...], ...]
 
 
@@ -46,15 +47,32 @@ def read(network: Network, plan: Any) -> dict[Shapes, dict[str, Any]]:
     names = {unit.name for unit in network.units}
     for each in plan["shapes"]:
         try:
-            shapes = tuple(tuple(int(size) for size in shape) for shape in each["inputs"])
-            chosen = {row["unit"]: row["runs"] for row in each["units"]}
+            shapes = tuple(_sizes(shape) for shape in each["inputs"])
+            (threads,) = _sizes([each["threads"]])
+            rows = [_row(row) for row in each["units"]]
+            chosen = {row["unit"]: row["runs"] for row in rows}
             runs = set(chosen.values())
         except (KeyError, TypeError, ValueError) as error:
             raise CiglError("the plan is damaged: make a new one with fast.plan().") from error
-        if not set(chosen) <= names or not runs <= {"sparse", "dense"}:
+        if len(shapes) != len(network.inputs) or not set(chosen) <= names or not runs <= {"sparse", "dense"}:
             raise CiglError("the plan belongs to another model: leave it out, and a new one is made.")
-        entries[shapes] = each
+        entries[shapes] = {"inputs": [list(shape) for shape in shapes], "threads": threads, "units": rows}
     return entries
+
+
+def _row(row: Any) -> dict[str, Any]:
+    """What an entry says of a unit, without anything that we don't write; a TypeError if it is something else."""
+    found = {name: row[name] for name in ("unit", "kind", "runs", *_NUMBERS) if name in row}
+    numbers = all(type(found.get(name, 0)) in (int, float) for name in _NUMBERS)
+    if not numbers or not isinstance(found.get("kind", ""), str):
+        raise TypeError
+    return found | {name: list(_sizes(row[name])) for name in ("shape", "weight") if name in row}
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+        raise TypeError
+    return tuple(shape)
 
 
 def chosen(network: Network, entry: dict[str, Any], possible: Sequence[int] | set[int]) -> Choice:

@@ -16,6 +16,7 @@ from cigl.runtime.allowed import FUNCTIONS, METHODS, is_plain, make_module, shap
 from cigl.runtime.file import Damaged
 
 _DEEPEST = 8  # lists in lists
+_MOST = 5000  # nodes; the largest models have a tenth of it, and time grows with its square
 
 
 class _Ref(NamedTuple):
@@ -45,17 +46,20 @@ class Graph(nn.Module):
     def _graph_run(self, *inputs: Any) -> Any:
         values: list[Any] = []
         waiting = iter(inputs)
+        tracer = next((each.tracer for each in inputs if isinstance(each, fx.Proxy)), None)
         for step in self._graph_steps:
-            values.append(self._graph_value(step, values, waiting))
+            values.append(self._graph_value(step, values, waiting, tracer))
             for number in step.last:
                 values[number] = None
         temperature = self._graph_temperature
         return values[-1] if temperature is None else values[-1] / temperature
 
-    def _graph_value(self, step: _Step, values: list[Any], waiting: Iterator[Any]) -> Any:
+    def _graph_value(self, step: _Step, values: list[Any], waiting: Iterator[Any], tracer: Any) -> Any:
         if step.op == "input":
             return next(waiting)
         if step.op == "tensor":
+            if tracer is not None:  # else torch.fx would compute with a buffer while a file is loaded
+                return tracer.create_proxy("get_attr", step.name, (), {})
             place, _, name = step.name.rpartition(".")
             return getattr(self.get_submodule(place), name)
         args = [_resolve(each, values) for each in step.args]
@@ -90,6 +94,8 @@ def rebuild(graph: Any, tensors: Mapping[str, Tensor], parameters: set[str], tem
     """The model in eval mode, from data that nobody vouches for; ``Damaged`` if it can't be one."""
     if not isinstance(graph, dict) or not isinstance(graph.get("nodes"), list):
         raise Damaged("its graph is none")
+    if len(graph["nodes"]) > _MOST:
+        raise Damaged(f"its graph has {len(graph['nodes'])} nodes, and {_MOST} are the most")
     steps = [_step(number, node) for number, node in enumerate(graph["nodes"])]
     kinds = [step.op for step in steps]
     inputs = kinds.count("input")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import math
 import os
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -184,7 +184,7 @@ def _graph(model: nn.Module, index: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_temperature(value: Any) -> bool:
-    return value is None or (type(value) in (int, float) and 0 < value < math.inf)
+    return value is None or (type(value) in (int, float) and 0 < value <= sys.float_info.max)
 
 
 @torch.no_grad()

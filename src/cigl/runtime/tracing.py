@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import operator
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,19 @@ from torch import fx, nn
 from cigl.errors import CiglError
 
 _TORCH = str(Path(torch.__file__).parent)
+
+
+def _recorded(function: Callable[..., Any]) -> Callable[[fx.Proxy, Any], fx.Proxy]:
+    return lambda self, other: self.tracer.create_proxy("call_function", function, (self, other), {})
+
+
+class Proxy(fx.Proxy):
+    """fx takes ``x += y`` for ``x = x + y``: then other names of the same tensor would miss the change."""
+
+    __iadd__, __isub__, __imul__ = _recorded(operator.iadd), _recorded(operator.isub), _recorded(operator.imul)
+    __itruediv__, __ifloordiv__ = _recorded(operator.itruediv), _recorded(operator.ifloordiv)
+    __imod__, __ipow__ = _recorded(operator.imod), _recorded(operator.ipow)
+    __iand__, __ior__, __ixor__ = _recorded(operator.iand), _recorded(operator.ior), _recorded(operator.ixor)
 
 
 class Tracer(fx.Tracer):
@@ -26,6 +41,9 @@ class Tracer(fx.Tracer):
         if kind == "placeholder" and (args or target.startswith("*")):
             return args[0] if args else ({} if target.startswith("**") else ())
         return super().create_proxy(kind, target, args, kwargs, *rest, **more)
+
+    def proxy(self, node: fx.Node) -> Proxy:
+        return Proxy(node, self)
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         before = len(self.graph.nodes)
@@ -65,8 +83,17 @@ def copied(model: nn.Module) -> nn.Module:
         ) from error
 
 
+def hooked(module: nn.Module) -> bool:
+    """Whether it has hooks, which torch.fx passes over unless it looks into the module. (Ours do nothing in a copy.)"""
+    hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+    return not all(type(hook).__module__.startswith("cigl.") for hook in hooks)
+
+
 def traced(model: nn.Module) -> tuple[fx.Graph | None, list[str]]:
     """The graph, or None if even the outermost forward can't be traced; and what stopped it where."""
+    if hooked(model) or "forward" in vars(model):
+        return None, ["the model runs dense: torch.fx passes over its hooks, and over a forward that is not its "
+                      "class's; nn.Sequential(model) can be traced with them"]  # fmt: skip
     tracer = Tracer()
     try:
         return tracer.trace(model), tracer.stopped

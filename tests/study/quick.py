@@ -38,8 +38,8 @@ def start(file, out, *more):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def until(condition, seconds=120):
-    """Wait for something that must happen."""
+def until(condition, seconds=900):
+    """Wait for something that must happen; the limit only keeps a broken test from waiting for ever."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, "it did not happen"

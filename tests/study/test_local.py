@@ -44,10 +44,10 @@ def test_two_commands_share_a_study_and_a_killed_worker_costs_nothing(tmp_path):
     assert victim != first.pid
     os.kill(victim, signal.SIGKILL)
     second = start(file, study.path, "--jobs", "1", "--json")
-    output, errors = second.communicate(timeout=300)
+    output, errors = second.communicate(timeout=900)
     assert second.returncode == 0, errors
     assert json.loads(output)["done"] == 2
-    assert first.wait(60) == 0, first.stderr.read()
+    assert first.wait(900) == 0, first.stderr.read()
     assert times_begun(runs[0]) == 2
     assert times_begun(runs[1]) == 1
     for run in runs:
@@ -63,7 +63,7 @@ def test_the_end_of_the_engine_is_the_end_of_its_workers(number, tmp_path):
     run = study.folder(cells(study.read())[0]).path
     worker = until(under_way(run))
     process.send_signal(number)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=900)
     if number == signal.SIGTERM:
         assert process.returncode == 143
         assert "what was trained is saved, give the same command to go on" in errors
@@ -89,7 +89,7 @@ def test_a_worker_stops_between_runs(tmp_path):
     with (tmp_path / "log").open("w") as log:
         worker = _Worker(1, log)
         worker.stop()
-        assert worker.process.wait(60) in (0, -signal.SIGTERM)
+        assert worker.process.wait(900) in (0, -signal.SIGTERM)
 
 
 def test_workers_share_the_threads(tmp_path, monkeypatch):

@@ -29,7 +29,6 @@ CELLS = {  # of each study: method and sparsity
     "ablation": ("cigl-no-rm", 0.95),
     "double-descent": ("rigl", 0.99),
     "mask-correlation": ("cigl", 0.8),
-    "main-conv": ("cigl", 0.8),
 }
 MASKS = 5  # drawn in mask-correlation
 PASSES = 0.99  # of honest checks

@@ -99,19 +99,10 @@ def _not_a_number(path):
     (path / "report.json").write_text(json.dumps(plain))
 
 
-def _no_masks_drawn(path):
-    (path / "masks.json").write_text('{"W": 0.9, "Z*W": []}')
-
-
-def _masks_of_something_else(path):
-    (path / "masks.json").write_text("[1]")
-
-
 @pytest.mark.parametrize(
     "harm",
     [_truncate, _lose_samples, _cut_samples, _wrong_shapes, _no_metric, _torn_result, _other_result,
-     _result_without_temperature, _result_without_versions, _seconds_in_words, _not_a_number, _no_masks_drawn,
-     _masks_of_something_else],
+     _result_without_temperature, _result_without_versions, _seconds_in_words, _not_a_number],
 )  # fmt: skip
 def test_a_damaged_run_is_named_and_left_out(finished, tmp_path, harm):
     shutil.copytree(finished, tmp_path / "study")
@@ -121,6 +112,16 @@ def test_a_damaged_run_is_named_and_left_out(finished, tmp_path, harm):
     assert len(evidence.runs) == 13
     assert list(evidence.damaged) == [broken.path]
     assert len(evidence.damaged[broken.path]) > 30  # a sentence, not the name of a key
+
+
+def test_damaged_masks_are_named(tmp_path):
+    study = a_study(methods=("cigl",), sparsity=(0.8,), seeds=(0, 1), reference="cigl", masks=2)
+    folder = make(tmp_path, study)
+    path = folder.folder(cells(study)[0]).path
+    (path / "masks.json").write_text("[1]")
+    evidence = Evidence.read(tmp_path)
+    assert len(evidence.runs) == 1
+    assert len(evidence.damaged[path]) > 30
 
 
 def test_runs_on_other_test_data_are_left_out(tmp_path):

@@ -108,6 +108,9 @@ def test_a_run_is_not_finished_before_its_masks_are_drawn(tmp_path):
     assert folder.find().missing == [cell]
     run.write_json("masks.json", {"W": 0.5, "Z*W": [0.4, 0.3]})
     assert folder.find().finished[0].masks == {"W": 0.5, "Z*W": [0.4, 0.3]}
+    other = StudyFolder(tmp_path / "other")  # shares the run, and draws none
+    other.create(quick(methods={"cigl": METHODS["cigl"]}, reference="cigl"), folder.runs)
+    assert other.find().finished[0].masks is None
 
 
 @pytest.mark.parametrize("text", ["{", "7", '"text"', "\xff"])

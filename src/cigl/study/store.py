@@ -115,7 +115,8 @@ class StudyFolder:
         for cell in cells(study):
             folder = self.folder(cell)
             try:
-                masks = folder.read_json("masks.json") if (folder.path / "masks.json").is_file() else None
+                has_masks = study.masks > 0 and (folder.path / "masks.json").is_file()  # of this study, not of another
+                masks = folder.read_json("masks.json") if has_masks else None
                 drawn = 0 if masks is None else len(masks["Z*W"])
                 if folder.is_finished and drawn >= study.masks:
                     result = folder.read_json("result.json")

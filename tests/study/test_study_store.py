@@ -130,4 +130,5 @@ def test_a_failure_that_can_not_be_recorded_is_not_another_failure(tmp_path):
     (tmp_path / "file").write_text("")
     folder = StudyFolder(tmp_path)
     folder.create(quick(), tmp_path / "file")
-    record_failure(folder.folder(cells(quick())[0]), "the disk is full")
+    record_failure(folder.folder(cells(quick())[0]), "the disk is full")  # raises nothing
+    assert (tmp_path / "file").read_text() == ""

@@ -39,6 +39,7 @@ bench: $(INSTALLED)  ## what sparse training and calibration reports cost, and h
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/sparsify_cost.py
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/calibrate_cost.py
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/train_cost.py
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/methods_cost.py
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/data_cost.py
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/study_cost.py
 	$(BIN)/python -W ignore benchmarks/runtime_speed.py

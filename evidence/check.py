@@ -29,10 +29,17 @@ CELLS = {  # of each study: method and sparsity
     "ablation": ("cigl-no-rm", 0.95),
     "double-descent": ("rigl", 0.99),
     "mask-correlation": ("cigl", 0.8),
+    "main-conv": ("cigl", 0.9),
+    "dropout-conv": ("rigl-mcdp", 0.9),
+    "calibrators-conv": ("rigl-ls", 0.95),
+    "ablation-conv": ("cigl-no-rm", 0.95),
+    "double-descent-conv": ("rigl", 0.99),
+    "mask-correlation-conv": ("cigl", 0.8),
 }
 MASKS = 5  # drawn in mask-correlation
 PASSES = 0.99  # of honest checks
 Row = dict[str, Any]
+Cells = dict[tuple[str, float], list[Row]]  # the runs of a study by method and sparsity
 
 
 class Interval(NamedTuple):
@@ -46,8 +53,8 @@ class Interval(NamedTuple):
 def prediction(cell: Sequence[float], others: Iterable[Sequence[float]], alpha: float) -> Interval:
     """Where one more seed of ``cell`` falls with probability 1 - alpha.
 
-    Three seeds tell their spread badly, so that the spread of all cells of the study is pooled with it; where the
-    cell's own is larger, that counts.
+    Three seeds tell their spread badly, so that the spread of other cells is pooled with it; where the cell's own is
+    larger, that counts.
     """
     groups = [cell, *others]
     freedom = sum(len(group) - 1 for group in groups)
@@ -69,12 +76,19 @@ def numbers(row: Row) -> dict[str, float]:
     return {name: float(row[name]) for name in ("accuracy", "ece_15", "accuracy_ZW") if name in row}
 
 
-def committed(study: str) -> dict[tuple[str, float], list[Row]]:
-    """The runs of a study by method and sparsity."""
+def committed(study: str) -> Cells:
     groups = defaultdict(list)
     for row in json.loads((RESULTS / study / "data.json").read_text())["runs"]:
         groups[row["method"], row["sparsity"]].append(row)
     return groups
+
+
+def neighbours(cells: Cells, place: tuple[str, float]) -> list[list[Row]]:
+    """All other cells of the same sparsity and of the next ones: the spread over seeds grows with sparsity."""
+    levels = sorted({sparsity for _, sparsity in cells})
+    middle = levels.index(place[1])
+    near = levels[max(middle - 1, 0) : middle + 2]
+    return [rows for (method, sparsity), rows in cells.items() if sparsity in near and (method, sparsity) != place]
 
 
 def run_again(row: Row, seed: int, folder: Path) -> Row:
@@ -109,8 +123,8 @@ def main() -> None:
             new = numbers(run_again(rows[0], arguments.seed, Path(folder) / "run"))
         for name, value in new.items():
             own = [numbers(row)[name] for row in rows]
-            others = [[numbers(row)[name] for row in group] for place, group in cells.items() if place != CELLS[study]]
-            interval = prediction(own, [group for group in others if len(group) > 1], (1 - PASSES) / tests)
+            others = [[numbers(row)[name] for row in group] for group in neighbours(cells, CELLS[study])]
+            interval = prediction(own, others, (1 - PASSES) / tests)
             fits = value in interval
             outside += not fits
             print(f"  {name}: {value:.4f} {'lies in' if fits else 'LIES OUTSIDE'} {interval.low:.4f} to "

@@ -10,24 +10,18 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-STUDIES = {  # folder: study, scale
-    "main": ("main", "small"),
-    "ablation": ("ablation", "small"),
-    "dropout": ("dropout", "small"),
-    "calibrators": ("calibrators", "small"),
-    "mask-correlation": ("mask-correlation", "small"),
-    "double-descent": ("double-descent", "small"),
-    "main-conv": ("main", "small-conv"),
-}
+STUDIES = ("main", "ablation", "dropout", "calibrators", "mask-correlation", "double-descent")
+SCALES = {"": "small", "-conv": "small-conv"}  # by the end of the folder's name
 
 
 def main() -> None:
     for dataset in ("fashion-mnist", "cifar10"):
         _cigl("data", "get", dataset)
-    for name, (study, scale) in STUDIES.items():
-        folder = f".evidence/{name}"
-        _cigl("study", "run", study, "--scale", scale, "--out", folder, "--runs", ".evidence/runs")
-        _cigl("report", folder, "--out", f"results/{name}.html")  # tables, figures and data go into results/NAME
+    for end, scale in SCALES.items():
+        for study in STUDIES:
+            folder = f".evidence/{study}{end}"
+            _cigl("study", "run", study, "--scale", scale, "--out", folder, "--runs", ".evidence/runs")
+            _cigl("report", folder, "--out", f"results/{study}{end}.html")  # tables and figures go into results/NAME
 
 
 def _cigl(*arguments: str) -> None:

@@ -47,3 +47,10 @@ def test_another_number_does_not_pass():
     assert 0.051 in interval
     assert 0.1 not in interval
     assert float("nan") not in interval
+
+
+def test_cells_of_the_same_and_the_next_sparsities_are_pooled():
+    cells = {(method, sparsity): [{"at": (method, sparsity)}] for method in "ab" for sparsity in (0.8, 0.9, 0.95, 0.99)}
+    pooled = check.neighbours({**cells, ("dense", 0.0): [{"at": "dense"}]}, ("a", 0.95))
+    assert [row["at"] for (row,) in pooled] == [("a", 0.9), ("a", 0.99), ("b", 0.9), ("b", 0.95), ("b", 0.99)]
+    assert [row["at"] for (row,) in check.neighbours(cells, ("b", 0.99))] == [("a", 0.95), ("a", 0.99), ("b", 0.95)]

@@ -89,3 +89,11 @@ def test_no_room_to_write(tmp_path):
     write_files(tmp_path, {"out/a": b"a file where a folder should be", "x": tar_bytes(GOOD)})
     with pytest.raises(CiglError, match="can't be unpacked"):
         unpack(tmp_path / "x", tmp_path / "out")
+
+
+def test_a_zip_with_a_password(tmp_path):
+    content = bytearray(zip_bytes({"a.txt": b"hello"}))
+    content[content.index(b"PK\x01\x02") + 8] |= 1  # the flag of encryption, in the directory
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(CiglError, match=r"x can't be unpacked: .*password required"):
+        unpack(tmp_path / "x", tmp_path / "out")

@@ -43,11 +43,12 @@ def test_tiny_imagenet_layout(tmp_path):
     ("files", "message"),
     [
         (["val/a/1.png"], "no folder train/"),
-        (["train/a/1.png"], "no folder val/ or test/"),
-        (["train/a/1.png", "val/1.png"], "no folder val/ or test/"),
-        (["train/a/1.png", "val/c/1.png"], "has the class 'c'"),
-        (["train/a/1.txt", "val/a/1.png"], "holds no images"),
-        (["train/a/1.png", "val/a/1.txt"], "holds no images"),
+        (["train/a/1.png"], "two at least: it has 1"),
+        (["train/a/1.png", "train/b/1.png"], "no folder val/ or test/"),
+        (["train/a/1.png", "train/b/1.png", "val/1.png"], "no folder val/ or test/"),
+        (["train/a/1.png", "train/b/1.png", "val/c/1.png"], "has the class 'c'"),
+        (["train/a/1.txt", "train/b/1.txt", "val/a/1.png"], "holds no images"),
+        (["train/a/1.png", "train/b/1.png", "val/a/1.txt"], "holds no images"),
     ],
 )
 def test_wrong_layouts(tmp_path, files, message):

@@ -405,6 +405,14 @@ def test_the_engine_runs_it(tmp_path, temperature):
         cigl.save(fast, path)
 
 
+def test_a_file_with_the_plan_of_another_model_is_named(tmp_path):
+    fast = cigl.sparse_inference(nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3)))
+    fast(torch.ones(1, 3))
+    cigl.save(nn.Sequential(nn.Linear(3, 3)), tmp_path / "a.cigl", plan=fast.plan())
+    with pytest.raises(CiglError, match=r"a\.cigl can't be loaded: the plan belongs to another model"):
+        cigl.load(tmp_path / "a.cigl")
+
+
 def test_the_engine_is_for_float32(tmp_path):
     cigl.save(nn.Sequential(nn.Linear(3, 3).double()), tmp_path / "a.cigl")
     with pytest.raises(CiglError, match=r"torch\.float64, but sparse kernels compute in float32"):

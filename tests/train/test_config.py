@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cigl import CiglError
-from cigl.train.config import KEYS, PRESETS, Config, resolve
+from cigl.train.config import KEYS, PRESETS, Config, read_keys, resolve
 
 
 def test_flags_win_over_the_file_and_the_file_over_the_preset(tmp_path):
@@ -64,6 +64,22 @@ def test_bad_files(content, tmp_path):
     file.write_text(content)
     with pytest.raises(CiglError, match="configuration"):
         resolve(file=file)
+
+
+@pytest.mark.parametrize(
+    "content", ["seed: 1\nlr: 0.1\nseed: 2\n", "a: {b: 1, seed: 1,\n c: 3, seed: 2}", "[{x: 1},\n{seed: 1, seed: 1}]"]
+)
+def test_a_key_that_stands_twice(content, tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text(content)
+    with pytest.raises(CiglError, match=r"the key 'seed' twice, again in line [23]: keep one"):
+        read_keys(file)
+
+
+def test_anchors_may_be_merged_and_changed(tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text("a: &a {seed: 1, lr: 1}\nb: &b {<<: *a, seed: 2}\nc: {<<: *b, seed: 3}\nd: [*a, *b]\n")
+    assert read_keys(file)["c"] == {"seed": 3, "lr": 1}
 
 
 def test_missing_file_and_unknown_preset(tmp_path):

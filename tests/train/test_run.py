@@ -1,6 +1,7 @@
 """Whole runs on the embedded dataset: repeatable, resumable after any kill, honest about errors."""
 
 import json
+import math
 import os
 import random
 import signal
@@ -282,6 +283,16 @@ def test_a_nan_loss_is_one_clear_line_and_the_last_checkpoint_is_good(tmp_path):
         train(small(lr=1e6, clip=None), tmp_path / "a")
     state = RunFolder(tmp_path / "a").load_checkpoint()
     assert state is None or all(value.isfinite().all() for value in state["model"].values())
+
+
+def test_a_last_step_that_diverges_is_one_clear_line(tmp_path):
+    def bomb(trainer, row):
+        if row is not None and row["epoch"] == trainer.config.epochs:
+            next(trainer.model.parameters()).data.fill_(math.nan)
+
+    with pytest.raises(CiglError, match="the weights are not finite after the last step: lower lr"):
+        train(small(), tmp_path / "a", progress=bomb)
+    assert not RunFolder(tmp_path / "a").is_finished
 
 
 def test_a_full_disk_is_one_clear_line_and_the_last_checkpoint_is_good(tmp_path, monkeypatch):

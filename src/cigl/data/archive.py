@@ -28,6 +28,8 @@ def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> Path:
             _unzip(archive, folder, limit)
         else:
             _untar(archive, folder, limit)
+    except RuntimeError as error:  # what zipfile raises for passwords and odd compressions
+        raise CiglError(f"{archive.name} can't be unpacked: {error}.") from error
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError) as error:
         raise CiglError(f"{archive.name} is damaged and can't be unpacked: {error}.") from error
     except OSError as error:

@@ -40,6 +40,8 @@ def scan(root: Path) -> Tree:
     if not train.is_dir():
         raise CiglError(f"{root} has no folder train/: it needs train/CLASS/*.jpg and val/CLASS/*.jpg.")
     classes = _folders(train)
+    if len(classes) < 2:
+        raise CiglError(f"{train} must hold a folder for each class, two at least: it has {len(classes)}.")
     number = {name: k for k, name in enumerate(classes)}
     for test in (root / "val", root / "test"):
         if (test / _ANNOTATIONS).is_file():

@@ -121,7 +121,10 @@ def load(
     if engine == "sparse":
         # A plan may name the division by the temperature, which is in the model only if it was rebuilt with it.
         fits = temperature is None or (calibrated and into is None)
-        model = sparse_inference(model, plan=description.get("plan") if fits else None)
+        try:
+            model = sparse_inference(model, plan=description.get("plan") if fits else None)
+        except CiglError as error:
+            raise CiglError(f"{path} can't be loaded: {error}") from error
     if into is not None and applied is not None:
         model = TemperatureScaled(model, applied).eval()
     return model

@@ -206,15 +206,36 @@ def _known(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_keys(path: Path) -> dict[str, Any]:
-    """What a YAML file says, if it is keys and values."""
+    """What a YAML file says, if it is keys and values, each key once."""
     import yaml
 
     try:
-        content = yaml.safe_load(path.read_text())
+        text = path.read_text()
+        content, twice = yaml.safe_load(text), _written_twice(yaml.compose(text, yaml.SafeLoader), set())
     except (OSError, ValueError, RecursionError, OverflowError, yaml.YAMLError) as error:
         raise CiglError(f"the configuration {path} can't be read: {' '.join(str(error).split())}.") from error
+    if twice is not None:
+        line = twice.start_mark.line + 1
+        raise CiglError(f"the configuration {path} has the key {twice.value!r} twice, again in line {line}: keep one.")
     if content is None:
         return {}
     if not isinstance(content, dict):
         raise CiglError(f"the configuration {path} must hold keys and values, such as `sparsity: 0.9`.")
     return {str(key): value for key, value in content.items()}
+
+
+def _written_twice(node: Any, seen: set[Any]) -> Any:
+    """The YAML node of a key that stands twice in one mapping, of which YAML would take the last."""
+    if node is None or node in seen or node.id == "scalar":
+        return None
+    seen.add(node)
+    if node.id == "sequence":
+        parts = node.value
+    else:
+        keys: set[str] = set()
+        for key, _ in node.value:
+            if key.id == "scalar" and key.value in keys:
+                return key
+            keys.add(str(key.value))
+        parts = [value for _, value in node.value]
+    return next(filter(None, (_written_twice(part, seen) for part in parts)), None)

@@ -143,6 +143,8 @@ def _train(trainer: Trainer, folder: RunFolder, requests: Requests, progress: Pr
 
 
 def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[str, Any]:
+    if not all(value.isfinite().all() for value in trainer.model.state_dict().values()):
+        raise CiglError("the weights are not finite after the last step: lower lr or set clip, and train anew.")
     model = trainer.finalize()
     tensors.save(folder.path / "model.safetensors", dict(model.state_dict()))
     predictor = predictor_of(trainer, model)

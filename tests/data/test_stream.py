@@ -92,7 +92,7 @@ def test_a_damaged_or_lost_image_is_named(photos, workers):
 def test_odd_images_become_rgb(tmp_path):
     files = {
         "train/a/1.png": jpeg(9, (70, 70), "L", "PNG"),
-        "train/a/2.png": jpeg((1, 2, 3, 4), (80, 66), "RGBA", "PNG"),
+        "train/b/2.png": jpeg((1, 2, 3, 4), (80, 66), "RGBA", "PNG"),
     }
     files |= {"train/a/3.jpg": jpeg((1, 2, 3, 4), (90, 70), "CMYK"), "train/a/4.png": jpeg(3, (300, 7), "P", "PNG")}
     source = cigl.data.open(f"folder:{write_files(tmp_path, files | {'val/a/1.jpg': jpeg(1, mode='L')})}")

@@ -46,7 +46,7 @@ def download(remote: Remote, folder: Path, progress: bool = True) -> Path:
     if target.exists() and remote.fits(target):
         return target
     folder.mkdir(parents=True, exist_ok=True)
-    with _bar(remote.name, progress) as tick:
+    with bar(remote.name, progress) as tick:
         _fill(remote.url, part, tick)
         if not remote.fits(part):
             part.unlink()
@@ -109,7 +109,7 @@ def _starts_at(content_range: str | None, have: int) -> bool:
 
 
 @contextmanager
-def _bar(name: str, progress: bool) -> Iterator[Tick]:
+def bar(name: str, progress: bool) -> Iterator[Tick]:
     """A progress bar on standard error, where rich is installed."""
     if not progress:
         yield lambda have, total: None
@@ -121,6 +121,6 @@ def _bar(name: str, progress: bool) -> Iterator[Tick]:
         yield lambda have, total: None
         return
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=None)
-        yield lambda have, total: bar.update(task, completed=have, total=total)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(name, total=None)
+        yield lambda have, total: shown.update(task, completed=have, total=total)

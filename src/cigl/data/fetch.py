@@ -9,7 +9,7 @@ from pathlib import Path
 from cigl.data import store
 from cigl.data.archive import unpack
 from cigl.data.catalogue import Dataset
-from cigl.data.download import download
+from cigl.data.download import bar, download
 from cigl.data.formats import Arrays
 from cigl.errors import CiglError
 
@@ -56,7 +56,8 @@ def _from_anywhere(name: str, dataset: Dataset, root: Path, progress: bool) -> t
             f"and run `cigl data get {name}` again."
         )
     try:
-        with tempfile.TemporaryDirectory(prefix="cigl-") as temporary:
+        message = f"{name} from {dataset.mirror.name}"  # its client does not tell how far it is
+        with bar(message, progress), tempfile.TemporaryDirectory(prefix="cigl-") as temporary:
             arrays = dataset.mirror.read(dataset.mirror.fetch(Path(temporary)))
         dataset.facts.check(name, arrays)
     except CiglError as error:

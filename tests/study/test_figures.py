@@ -4,6 +4,7 @@ import pytest
 from made_runs import a_study, make
 
 from cigl.study.captions import turning_points
+from cigl.study.catalogue import PLANS, SCALES, study
 from cigl.study.contents import Contents, contents
 from cigl.study.drawing import look
 from cigl.study.evidence import Evidence
@@ -107,8 +108,9 @@ def test_turning_points(values, wanted):
     assert turning_points(values, [v - 0.1 for v in values], [v + 0.1 for v in values]) == wanted
 
 
-def test_no_two_methods_look_the_same():
-    from cigl.study.catalogue import METHODS
-
-    looks = [look(method)[:2] for method in METHODS]
-    assert len(looks) == len(set(looks))
+@pytest.mark.parametrize("scale", SCALES)
+def test_no_two_methods_of_a_study_look_the_same(scale):
+    for name in set(PLANS) - {"imagenet"}:
+        looks = [look(method) for method in study(name, scale).methods]
+        assert len(looks) == len({each[:2] for each in looks})  # by colour and marker
+        assert len(looks) == len({(each.color, each.line) for each in looks})  # octagons are much like hexagons

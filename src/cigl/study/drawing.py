@@ -27,7 +27,7 @@ _LOOKS = {
     "rigl-mcdp": Look(_PINK, "X", _DASHED), "set": Look(_GREEN, "o", "-"), "sup-tickets": Look(_BLACK, "h", _MIXED),
     "cigl-pw": Look(_PINK, "p", _MIXED), "cigl-pw-pilot": Look(_GREEN, "*", _MIXED),
     "cigl-mixup": Look(_ORANGE, "H", _MIXED), "cigl-no-rm": Look(_SKY, "d", _MIXED),
-    "cigl-no-wma": Look(_GREY, "X", _MIXED),
+    "cigl-no-wma": Look(_GREY, "X", _MIXED), "cigl-mask-10": Look(_RED, "v", _DOTTED),
 }  # fmt: skip
 _OTHERS = [
     Look(color, marker, line)

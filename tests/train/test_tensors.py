@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 from cigl import CiglError
 from cigl.train import tensors
@@ -88,3 +89,21 @@ def test_a_full_disk_leaves_what_was_there(call, tmp_path, monkeypatch):
 def test_only_plain_values_are_saved(tmp_path):
     with pytest.raises(CiglError, match="a set can't be saved"):
         tensors.save(tmp_path / "x.safetensors", {"a": {1, 2}})
+
+
+def test_a_state_dict_is_what_safetensors_reads(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    tensors.save(tmp_path / "a", dict(model.state_dict()))
+    found = load_file(tmp_path / "a")
+    assert model.load_state_dict(found).missing_keys == []
+    assert all(torch.equal(found[name], value) for name, value in model.state_dict().items())
+
+
+def test_paths_that_read_the_same_stay_apart(tmp_path):
+    inner = {"b": torch.zeros(1), 0: torch.ones(1)}
+    state = {"a": inner, "a.b": torch.ones(2), "a.0": torch.ones(3), "": torch.ones(4)}
+    tensors.save(tmp_path / "a", state)
+    found = tensors.load(tmp_path / "a")
+    assert found.keys() == state.keys()
+    assert [len(found[name]) for name in ("a.b", "a.0", "")] == [2, 3, 4]
+    assert found["a"] == inner

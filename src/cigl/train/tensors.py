@@ -1,7 +1,8 @@
 """Nested states of tensors and plain values in one safetensors file, checksummed and written atomically.
 
-Nothing is pickled: the structure is JSON in the file's metadata, the tensors are the file's own. Keys keep
-their type (optimizers number their parameters), and lists and tuples stay what they are.
+Nothing is pickled: the structure is JSON in the file's metadata, the tensors are the file's own, named by where they
+are: the file of a plain state_dict is what safetensors itself would write. Keys keep their type (optimizers number
+their parameters), and lists and tuples stay what they are.
 """
 
 from __future__ import annotations
@@ -55,17 +56,18 @@ def _digest(structure: str, tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _encode(value: Any, tensors: dict[str, Tensor]) -> Any:
+def _encode(value: Any, tensors: dict[str, Tensor], *path: Any) -> Any:
     if isinstance(value, Tensor):
-        name = f"t{len(tensors)}"
+        name = ".".join(map(str, path))
+        while name in tensors:  # a key with a dot in it may spell the path to another
+            name += "_"
         tensors[name] = value.detach().cpu().contiguous().clone()
         return {"tensor": name}
     if isinstance(value, Mapping):
-        return {"items": [[_encode(k, tensors), _encode(v, tensors)] for k, v in value.items()]}
-    if isinstance(value, tuple):
-        return {"tuple": [_encode(part, tensors) for part in value]}
-    if isinstance(value, list):
-        return [_encode(part, tensors) for part in value]
+        return {"items": [[_encode(k, tensors), _encode(v, tensors, *path, k)] for k, v in value.items()]}
+    if isinstance(value, tuple | list):
+        parts = [_encode(part, tensors, *path, place) for place, part in enumerate(value)]
+        return {"tuple": parts} if isinstance(value, tuple) else parts
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise CiglError(f"a {type(value).__name__} can't be saved: states hold tensors and plain values.")

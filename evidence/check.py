@@ -22,24 +22,27 @@ from cigl.study.work import work
 from cigl.train.config import Config
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
-CELLS = {  # of each study: method and sparsity
-    "main": ("cigl", 0.9),
-    "dropout": ("rigl-mcdp", 0.9),
-    "calibrators": ("rigl-ls", 0.95),
-    "ablation": ("cigl-no-rm", 0.95),
-    "double-descent": ("rigl", 0.99),
-    "mask-correlation": ("cigl", 0.8),
-    "main-conv": ("cigl", 0.9),
-    "dropout-conv": ("rigl-mcdp", 0.9),
-    "calibrators-conv": ("rigl-ls", 0.95),
-    "ablation-conv": ("cigl-no-rm", 0.95),
-    "double-descent-conv": ("rigl", 0.99),
-    "mask-correlation-conv": ("cigl", 0.8),
+MLP, THIN, WIDE = "fashion-mnist-mlp", "cifar10-wrn-10-1-half", "cifar10-wrn-10-2-half"
+CELLS = {  # of each study: setting, method and sparsity
+    "main": (MLP, "cigl", 0.9),
+    "dropout": (MLP, "rigl-mcdp", 0.9),
+    "calibrators": (MLP, "rigl-ls", 0.95),
+    "ablation": (MLP, "cigl-no-rm", 0.95),
+    "double-descent": (MLP, "rigl", 0.99),
+    "mask-correlation": (MLP, "cigl", 0.8),
+    "main-conv": (THIN, "cigl", 0.9),
+    "dropout-conv": (THIN, "rigl-mcdp", 0.9),
+    "calibrators-conv": (THIN, "rigl-ls", 0.95),
+    "ablation-conv": (THIN, "cigl-no-rm", 0.95),
+    "double-descent-conv": (THIN, "rigl", 0.98),
+    "mask-correlation-conv": (THIN, "cigl", 0.8),
+    "mask-rates": (WIDE, "cigl-1", 0.95),
 }
 MASKS = 5  # drawn in mask-correlation
 PASSES = 0.99  # of honest checks
 Row = dict[str, Any]
-Cells = dict[tuple[str, float], list[Row]]  # the runs of a study by method and sparsity
+Place = tuple[str, str, float]
+Cells = dict[Place, list[Row]]  # the runs of a study
 
 
 class Interval(NamedTuple):
@@ -79,16 +82,17 @@ def numbers(row: Row) -> dict[str, float]:
 def committed(study: str) -> Cells:
     groups = defaultdict(list)
     for row in json.loads((RESULTS / study / "data.json").read_text())["runs"]:
-        groups[row["method"], row["sparsity"]].append(row)
+        groups[row["setting"], row["method"], row["sparsity"]].append(row)
     return groups
 
 
-def neighbours(cells: Cells, place: tuple[str, float]) -> list[list[Row]]:
-    """All other cells of the same sparsity and of the next ones: the spread over seeds grows with sparsity."""
-    levels = sorted({sparsity for _, sparsity in cells})
-    middle = levels.index(place[1])
+def neighbours(cells: Cells, place: Place) -> list[list[Row]]:
+    """The other cells of the same setting, of this sparsity and of the next ones: the spread grows with sparsity."""
+    setting, _, sparsity = place
+    levels = sorted({level for where, _, level in cells if where == setting})
+    middle = levels.index(sparsity)
     near = levels[max(middle - 1, 0) : middle + 2]
-    return [rows for (method, sparsity), rows in cells.items() if sparsity in near and (method, sparsity) != place]
+    return [rows for key, rows in cells.items() if key[0] == setting and key[2] in near and key != place]
 
 
 def run_again(row: Row, seed: int, folder: Path) -> Row:
@@ -114,11 +118,11 @@ def main() -> None:
     tests = sum(len(numbers(groups[study][CELLS[study]][0])) for study in groups)
     outside = 0
     for study, cells in groups.items():
-        method, sparsity = CELLS[study]
-        rows = cells[method, sparsity]
+        setting, method, sparsity = CELLS[study]
+        rows = cells[CELLS[study]]
         if arguments.seed in [row["seed"] for row in rows]:
             sys.exit(f"seed {arguments.seed} is a committed one: choose another with --seed.")
-        print(f"{study}: {method} at {sparsity:.1%}, seed {arguments.seed}", flush=True)
+        print(f"{study}: {setting}, {method} at {sparsity:.1%}, seed {arguments.seed}", flush=True)
         with tempfile.TemporaryDirectory() as folder:
             new = numbers(run_again(rows[0], arguments.seed, Path(folder) / "run"))
         for name, value in new.items():

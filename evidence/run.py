@@ -19,9 +19,14 @@ def main() -> None:
         _cigl("data", "get", dataset)
     for end, scale in SCALES.items():
         for study in STUDIES:
-            folder = f".evidence/{study}{end}"
-            _cigl("study", "run", study, "--scale", scale, "--out", folder, "--runs", ".evidence/runs")
-            _cigl("report", folder, "--out", f"results/{study}{end}.html")  # tables and figures go into results/NAME
+            _study(f"{study}{end}", study, "--scale", scale)
+    _study("mask-rates", "evidence/mask-rates.yaml")
+
+
+def _study(name: str, *what: str) -> None:
+    folder = f".evidence/{name}"
+    _cigl("study", "run", *what, "--out", folder, "--runs", ".evidence/runs")
+    _cigl("report", folder, "--out", f"results/{name}.html")  # tables and figures go into results/NAME
 
 
 def _cigl(*arguments: str) -> None:

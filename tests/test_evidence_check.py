@@ -50,7 +50,18 @@ def test_another_number_does_not_pass():
 
 
 def test_cells_of_the_same_and_the_next_sparsities_are_pooled():
-    cells = {(method, sparsity): [{"at": (method, sparsity)}] for method in "ab" for sparsity in (0.8, 0.9, 0.95, 0.99)}
-    pooled = check.neighbours({**cells, ("dense", 0.0): [{"at": "dense"}]}, ("a", 0.95))
-    assert [row["at"] for (row,) in pooled] == [("a", 0.9), ("a", 0.99), ("b", 0.9), ("b", 0.95), ("b", 0.99)]
-    assert [row["at"] for (row,) in check.neighbours(cells, ("b", 0.99))] == [("a", 0.95), ("a", 0.99), ("b", 0.95)]
+    places = [("x", method, sparsity) for method in "ab" for sparsity in (0.8, 0.9, 0.95, 0.99)]
+    cells = {place: [place] for place in [*places, ("x", "dense", 0.0), ("y", "a", 0.95)]}
+    wanted = [("x", "a", 0.9), ("x", "a", 0.99), ("x", "b", 0.9), ("x", "b", 0.95), ("x", "b", 0.99)]
+    assert check.neighbours(cells, ("x", "a", 0.95)) == [[place] for place in wanted]
+    wanted = [("x", "a", 0.95), ("x", "a", 0.99), ("x", "b", 0.95)]
+    assert check.neighbours(cells, ("x", "b", 0.99)) == [[place] for place in wanted]
+
+
+def test_every_study_of_the_evidence_is_checked():
+    spec = importlib.util.spec_from_file_location("evidence_run", PATH.with_name("run.py"))
+    run = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(run)
+    assert set(check.CELLS) == {f"{study}{end}" for end in run.SCALES for study in run.STUDIES} | {"mask-rates"}
+    for study, place in check.CELLS.items():
+        assert len(check.committed(study)[place]) == 3

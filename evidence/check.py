@@ -32,9 +32,9 @@ CELLS = {  # of each study: setting, method and sparsity
     "mask-correlation": (MLP, "cigl", 0.8),
     "main-conv": (THIN, "cigl", 0.9),
     "dropout-conv": (THIN, "rigl-mcdp", 0.9),
-    "calibrators-conv": (THIN, "rigl-ls", 0.95),
-    "ablation-conv": (THIN, "cigl-no-rm", 0.95),
-    "double-descent-conv": (THIN, "rigl", 0.98),
+    "calibrators-conv": (THIN, "rigl-ls", 0.9),
+    "ablation-conv": (THIN, "cigl-no-rm", 0.9),
+    "double-descent-conv": (THIN, "rigl", 0.95),
     "mask-correlation-conv": (THIN, "cigl", 0.8),
     "mask-rates": (WIDE, "cigl-1", 0.95),
 }

@@ -7,10 +7,21 @@ import numpy as np
 import pytest
 from scipy import stats
 
-PATH = Path(__file__).parent.parent / "evidence" / "check.py"
-spec = importlib.util.spec_from_file_location("evidence_check", PATH)
-check = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(check)
+from cigl.study.catalogue import study
+from cigl.study.grid import Study, cells
+from cigl.train.config import read_keys
+
+EVIDENCE = Path(__file__).parent.parent / "evidence"
+
+
+def script(name):
+    spec = importlib.util.spec_from_file_location(f"evidence_{name}", EVIDENCE / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+check, run = script("check"), script("run")
 
 
 def test_interval_of_one_cell_is_students():
@@ -59,9 +70,12 @@ def test_cells_of_the_same_and_the_next_sparsities_are_pooled():
 
 
 def test_every_study_of_the_evidence_is_checked():
-    spec = importlib.util.spec_from_file_location("evidence_run", PATH.with_name("run.py"))
-    run = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(run)
-    assert set(check.CELLS) == {f"{study}{end}" for end in run.SCALES for study in run.STUDIES} | {"mask-rates"}
-    for study, place in check.CELLS.items():
-        assert len(check.committed(study)[place]) == 3
+    assert set(check.CELLS) == {f"{name}{end}" for end in run.SCALES for name in run.STUDIES} | {"mask-rates"}
+    for name, place in check.CELLS.items():
+        assert len(check.committed(name)[place]) == 3
+
+
+def test_the_thin_network_of_mask_rates_is_that_of_the_catalogue():
+    main = {cell.digest for cell in cells(study("main", "small-conv"))}
+    thin = [cell for cell in cells(Study.of(read_keys(EVIDENCE / "mask-rates.yaml"))) if cell.setting == check.THIN]
+    assert {cell.method for cell in thin if cell.digest in main} == {"rigl", "cigl-3", "cigl-10"}

@@ -409,7 +409,9 @@ def test_a_file_with_the_plan_of_another_model_is_named(tmp_path):
     fast = cigl.sparse_inference(nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3)))
     fast(torch.ones(1, 3))
     cigl.save(nn.Sequential(nn.Linear(3, 3)), tmp_path / "a.cigl", plan=fast.plan())
-    with pytest.raises(CiglError, match=r"a\.cigl can't be loaded: the plan belongs to another model"):
+    with pytest.raises(
+        CiglError, match=r"a\.cigl can't be loaded on the engine: the plan belongs to another model.*engine='dense'"
+    ):
         cigl.load(tmp_path / "a.cigl")
 
 

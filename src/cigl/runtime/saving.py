@@ -124,7 +124,9 @@ def load(
         try:
             model = sparse_inference(model, plan=description.get("plan") if fits else None)
         except CiglError as error:
-            raise CiglError(f"{path} can't be loaded: {error}") from error
+            raise CiglError(
+                f"{path} can't be loaded on the engine: {error} engine='dense' loads it as it is."
+            ) from error
     if into is not None and applied is not None:
         model = TemperatureScaled(model, applied).eval()
     return model

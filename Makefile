@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 .PHONY: demo test test-slow sanitize bench evidence evidence-check format clean
 
 # One environment for everything; torch comes pinned through the constraints file.
-$(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard src/cigl/runtime/kernels/*)
+$(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard src/cigl/runtime/program/kernels/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
 	touch $@
@@ -30,9 +30,9 @@ SANITIZE := g++ -std=c++17 -O1 -g -fPIC -shared -fopenmp -Wno-psabi -DVARIANT=po
 sanitize: $(INSTALLED)  ## random shapes through the kernels, under AddressSanitizer and UndefinedBehaviourSanitizer
 	for lanes in 8 16; do \
 		mkdir -p build/sanitized/$$lanes && \
-		$(SANITIZE) -DLANES=$$lanes src/cigl/runtime/kernels/*.cpp -o build/sanitized/$$lanes/_kernels.so && \
+		$(SANITIZE) -DLANES=$$lanes src/cigl/runtime/program/kernels/*.cpp -o build/sanitized/$$lanes/_kernels.so && \
 		LD_PRELOAD=$$(g++ -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 \
-			$(BIN)/python tests/runtime/sanitized.py build/sanitized/$$lanes || exit 1; \
+			$(BIN)/python tests/runtime/program/sanitized.py build/sanitized/$$lanes || exit 1; \
 	done
 
 bench: $(INSTALLED)  ## what sparse training and calibration reports cost, and how fast sparse networks run

@@ -9,7 +9,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-KERNELS = Path("src/cigl/runtime/kernels")
+KERNELS = Path("src/cigl/runtime/program/kernels")
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 SETS = {"portable": (8, [])}  # name: floats in a vector, flags
 if X86:
@@ -45,9 +45,9 @@ setup(
     cmdclass={"build_ext": BuildKernels},
     ext_modules=[
         Extension(
-            "cigl.runtime._kernels",
-            [str(KERNELS / name) for name in ("library.cpp", "variant.cpp")],
-            depends=[str(KERNELS / name) for name in ("program.h", "vector.h", "conv.h", "plain.h")],
+            "cigl.runtime.program._kernels",
+            sorted(map(str, KERNELS.glob("*.cpp"))),
+            depends=sorted(map(str, KERNELS.glob("*.h"))),
             language="c++",
             optional=True,
         )

@@ -1,8 +1,8 @@
-"""Which units of a network run sparse: the assignment that takes the least time in all.
+"""Which units of a network run sparse: the assignment that takes the least time in total.
 
-Every unit is timed once dense and once sparse. Where the two meet, a tensor has to be brought from torch's layout into
-the kernels' or back; that is timed once per shape of tensor. The sum of all these is least for a minimum cut of the
-graph, which is found exactly. Nothing else is tried.
+Every unit is timed dense and sparse. Where the two meet, a tensor has to be converted from torch's layout into the
+kernels' or back; that is timed once per shape of tensor. The sum of all these is least for a minimum cut of the graph,
+which is found exactly. Nothing else is tried.
 """
 
 from __future__ import annotations
@@ -16,34 +16,35 @@ from typing import Any
 
 import torch
 
-from cigl.runtime import operations as op
+from cigl.runtime.compile import operations as op
+from cigl.runtime.compile.network import Network
 from cigl.runtime.cut import Cut
-from cigl.runtime.lowering import Network
-from cigl.runtime.program import Program
+from cigl.runtime.program.program import Program
+from cigl.runtime.program.steps import per_image
 from cigl.runtime.schedule import Schedule, Survey, fitting
 
 REPEATS, ENOUGH = 5, 0.5  # the least of a few runs counts; long ones are not repeated beyond this many seconds
 
 
 @dataclass
-class Choice:
-    """The units that run sparse, and what it was based on (seconds per unit)."""
+class Assignment:
+    """The units that run sparse, and the measurements that decided it (seconds per unit)."""
 
     sparse: set[int]
     dense_seconds: dict[int, float] = field(default_factory=dict)
     sparse_seconds: dict[int, float] = field(default_factory=dict)
 
 
-def choose(network: Network, facts: Survey, inputs: Sequence[Any], threads: int) -> Choice:
+def assign(network: Network, facts: Survey, inputs: Sequence[Any], threads: int) -> Assignment:
     possible = fitting(network, facts)
-    if not any(isinstance(network.units[number].operation, op.Conv | op.Linear) for number in possible):
-        return Choice(set())  # without weights there is nothing to gain
+    if not any(isinstance(network.units[number].operation, op.Layer) for number in possible):
+        return Assignment(set())  # without weights there is nothing to gain
     in_torch, in_programs = (Schedule(network, facts, units, threads) for units in ((), possible))
     dense = _least(lambda: in_torch.seconds(inputs))
     sparse = {
         number: each for number, each in _least(lambda: in_programs.seconds(inputs)).items() if number in possible
     }
-    return Choice(_cheapest(network, facts, dense, sparse, threads), dense, sparse)
+    return Assignment(_cheapest(network, facts, dense, sparse, threads), dense, sparse)
 
 
 def _least(measure: Callable[[], dict[int, float]]) -> dict[int, float]:
@@ -59,7 +60,7 @@ def _cheapest(
     network: Network, facts: Survey, dense: dict[int, float], sparse: dict[int, float], threads: int
 ) -> set[int]:
     """Units that aren't on torch's side of the cheapest cut; what comes from and goes to the caller is torch's."""
-    crossing = _Crossing(threads)
+    conversion = _Conversion(threads)
     readers: dict[int, list[int | str]] = defaultdict(list)
     writer: dict[int, int | str] = dict.fromkeys(network.inputs, "torch")
     cut = Cut()
@@ -76,7 +77,7 @@ def _cheapest(
         shape = facts.shapes[value]
         if shape is None or value in facts.constants or not sparse.keys() & {wrote, *readers[value]}:
             continue
-        seconds = crossing.seconds(shape)
+        seconds = conversion.seconds(shape)
         cut.edge(wrote, ("in", value), seconds)
         cut.edge(("out", value), wrote, seconds)
         for reader in readers[value]:
@@ -85,8 +86,8 @@ def _cheapest(
     return set(sparse) - cut.side("torch", "kernels")
 
 
-class _Crossing:
-    """What it takes to bring a tensor to the other side, by its shape."""
+class _Conversion:
+    """What it takes to convert a tensor between the two layouts, by its shape."""
 
     def __init__(self, threads: int):
         self._threads = threads
@@ -94,7 +95,7 @@ class _Crossing:
 
     def seconds(self, shape: tuple[int, ...]) -> float:
         if shape not in self._known:
-            images, each = op.per_image(shape)
+            images, each = per_image(shape)
             program = Program(images, self._threads)
             program.output(program.input(*each))
             program.finish()

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from cigl.errors import CiglError, unknown
-from cigl.runtime import library
 from cigl.runtime.engine import SparseInference
+from cigl.runtime.program import library
 
 Call = Callable[[], object]
 LEAST_ROUNDS = 5
@@ -107,8 +107,14 @@ def multiply_adds(entry: dict[str, Any]) -> int:
 
 
 def bench(
-    model: nn.Module, fast: SparseInference, x: Tensor, rivals: Mapping[str, Maker], *, threads: int, seconds: float
-) -> dict[str, Any]:  # fmt: skip
+    model: nn.Module,
+    fast: SparseInference,
+    x: Tensor,
+    rivals: Mapping[str, Maker],
+    *,
+    threads: int,
+    seconds: float,
+) -> dict[str, Any]:
     """Times of ``fast`` and of others that run the dense ``model``, on ``x``; plain data.
 
     A rival that can't run here is listed as missing, with the reason.

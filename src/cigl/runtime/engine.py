@@ -13,23 +13,25 @@ import torch
 from torch import Tensor, nn
 
 from cigl.errors import CiglError, CiglWarning
-from cigl.runtime import library
-from cigl.runtime import operations as op
 from cigl.runtime import plan as plans
-from cigl.runtime.choice import Choice, choose
-from cigl.runtime.fusing import fuse
-from cigl.runtime.lowering import Network, lower
+from cigl.runtime.assignment import Assignment, assign
+from cigl.runtime.compile import operations as op
+from cigl.runtime.compile.fusing import fuse
+from cigl.runtime.compile.lowering import lower
+from cigl.runtime.compile.network import Network
+from cigl.runtime.program import library
+from cigl.runtime.program.packed import pack
 from cigl.runtime.schedule import OtherShape, Schedule, fitting, run_in_torch, survey
 
 SCHEDULES = 8  # shapes whose buffers are kept; the one not used for longest goes first
-ENTRIES = 256  # shapes whose choice is remembered
+ENTRIES = 256  # shapes whose assignment is remembered
 
 
 def sparse_inference(model: nn.Module, plan: dict[str, Any] | None = None) -> SparseInference:
     """``model`` for inference on a CPU, faster the more zeros its weights have. The model itself is not changed.
 
     What is called with a new shape of inputs is timed, layer by layer, and each layer then runs on whichever is faster
-    for that shape: torch or a sparse kernel. ``plan`` repeats the choices of an earlier ``fast.plan()`` instead.
+    for that shape: torch or a sparse kernel. ``plan`` repeats the assignments of an earlier ``fast.plan()`` instead.
 
     >>> fast = sparse_inference(nn.Sequential(nn.Linear(8, 4), nn.ReLU()))
     >>> fast(torch.ones(2, 8)).shape
@@ -38,9 +40,11 @@ def sparse_inference(model: nn.Module, plan: dict[str, Any] | None = None) -> Sp
     network = lower(model)
     for note in network.notes:
         warnings.warn(note, CiglWarning, stacklevel=2)
-    if not library.available():
-        warnings.warn(library.reason(), CiglWarning, stacklevel=2)
     fuse(network)
+    if library.available():
+        pack(network)
+    else:
+        warnings.warn(library.reason(), CiglWarning, stacklevel=2)
     return SparseInference(network, plan)
 
 
@@ -65,12 +69,13 @@ class SparseInference(nn.Module):
     def plan(self) -> dict[str, Any]:
         """For each shape of inputs seen so far, what runs sparse and what dense, and the times that decided it."""
         with self._lock:
-            return copy.deepcopy({
+            found = {
                 "version": plans.VERSION,
                 "kernels": library.isa() if library.available() else f"none: {library.reason()}",
                 "notes": self._network.notes,
                 "shapes": list(self._entries.values()),
-            })  # fmt: skip
+            }
+            return copy.deepcopy(found)
 
     @property
     def bytes(self) -> int:
@@ -78,9 +83,11 @@ class SparseInference(nn.Module):
         weights = {
             id(unit.operation.weight): unit.operation.weight.bytes
             for unit in self._network.units
-            if isinstance(unit.operation, op.Conv | op.Linear)
+            if isinstance(unit.operation, op.Layer)
         }
-        return sum(weights.values()) + sum(schedule.bytes for schedule in self._schedules.values())
+        with self._lock:  # another thread may be adding a schedule
+            schedules = list(self._schedules.values())
+        return sum(weights.values()) + sum(schedule.bytes for schedule in schedules)
 
     def train(self, mode: bool = True) -> SparseInference:
         if mode:
@@ -89,7 +96,8 @@ class SparseInference(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SparseInference:
         twin = SparseInference(self._network)  # what a network holds is never changed, so both may use it
-        twin._entries = dict(self._entries)
+        with self._lock:
+            twin._entries = dict(self._entries)
         return twin
 
     def _check(self, inputs: Sequence[Any]) -> None:
@@ -133,16 +141,16 @@ class SparseInference(nn.Module):
         except Exception as error:
             raise CiglError(f"the model can't take inputs of shape {', '.join(map(str, shapes))}: {error}") from error
         if not library.available() or any(each.numel() == 0 for each in inputs):
-            choice = Choice(set())
+            assignment = Assignment(set())
         elif shapes in self._entries:
-            choice = plans.chosen(network, self._entries[shapes], fitting(network, facts))
+            assignment = plans.followed(network, self._entries[shapes], fitting(network, facts))
         else:
-            choice = choose(network, facts, inputs, threads)
+            assignment = assign(network, facts, inputs, threads)
         if shapes not in self._entries:
-            self._entries[shapes] = plans.entry(network, facts, shapes, threads, choice)
+            self._entries[shapes] = plans.entry(network, facts, shapes, threads, assignment)
             if len(self._entries) > ENTRIES:
                 del self._entries[next(iter(self._entries))]
-        return Schedule(network, facts, choice.sparse, threads)
+        return Schedule(network, facts, assignment.sparse, threads)
 
 
 def _kind(x: Tensor) -> tuple[Any, ...]:

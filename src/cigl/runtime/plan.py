@@ -1,14 +1,14 @@
-"""A plan: for each shape of inputs, which units run sparse and why. Plain data, to be saved and handed in again."""
+"""A plan: for each shape of inputs, which units run sparse and why. Plain data, to be saved and passed in again."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any
 
 from cigl.errors import CiglError
-from cigl.runtime import operations as op
-from cigl.runtime.choice import Choice
-from cigl.runtime.lowering import Network
+from cigl.runtime.assignment import Assignment
+from cigl.runtime.compile import operations as op
+from cigl.runtime.compile.network import Network
 from cigl.runtime.schedule import Survey
 
 VERSION = 1
@@ -16,8 +16,8 @@ _NUMBERS = ("nonzeros", "density", "dense_ms", "sparse_ms")
 Shapes = tuple[tuple[int, ...], ...]
 
 
-def entry(network: Network, facts: Survey, inputs: Shapes, threads: int, choice: Choice) -> dict[str, Any]:
-    """What was chosen for inputs of these shapes, unit by unit, in milliseconds."""
+def entry(network: Network, facts: Survey, inputs: Shapes, threads: int, assignment: Assignment) -> dict[str, Any]:
+    """The assignment for inputs of these shapes, unit by unit, with times in milliseconds."""
     units = []
     for number, unit in enumerate(network.units):
         if facts.constants.keys() >= set(unit.outputs):
@@ -26,15 +26,16 @@ def entry(network: Network, facts: Survey, inputs: Shapes, threads: int, choice:
         row: dict[str, Any] = {
             "unit": unit.name,
             "kind": type(operation).__name__.lower(),
-            "runs": "sparse" if number in choice.sparse else "dense",
+            "runs": "sparse" if number in assignment.sparse else "dense",
         }
         if (shape := facts.shapes[unit.outputs[0]]) is not None:
             row["shape"] = list(shape)
-        if isinstance(operation, op.Conv | op.Linear):
+        if isinstance(operation, op.Layer):
             weight = operation.weight
             row |= {"weight": list(weight.shape), "nonzeros": weight.nonzeros, "density": round(weight.density, 6)}
-        times = {"dense_ms": choice.dense_seconds.get(number), "sparse_ms": choice.sparse_seconds.get(number)}
-        row |= {name: round(1000 * seconds, 4) for name, seconds in times.items() if seconds is not None}
+        for name, seconds in (("dense_ms", assignment.dense_seconds), ("sparse_ms", assignment.sparse_seconds)):
+            if number in seconds:
+                row[name] = round(1000 * seconds[number], 4)
         units.append(row)
     return {"inputs": [list(shape) for shape in inputs], "threads": threads, "units": units}
 
@@ -42,7 +43,7 @@ def entry(network: Network, facts: Survey, inputs: Shapes, threads: int, choice:
 def read(network: Network, plan: Any) -> dict[Shapes, dict[str, Any]]:
     """The entries of a saved plan by their inputs, after checks that it is a plan, and one of this network."""
     if not isinstance(plan, dict) or plan.get("version") != VERSION or not isinstance(plan.get("shapes"), list):
-        raise CiglError(f"this is not a plan of version {VERSION}: hand in what fast.plan() returned.")
+        raise CiglError(f"this is not a plan of version {VERSION}: pass what fast.plan() returned.")
     entries: dict[Shapes, dict[str, Any]] = {}
     names = {unit.name for unit in network.units}
     for each in plan["shapes"]:
@@ -50,11 +51,11 @@ def read(network: Network, plan: Any) -> dict[Shapes, dict[str, Any]]:
             shapes = tuple(_sizes(shape) for shape in each["inputs"])
             (threads,) = _sizes([each["threads"]])
             rows = [_row(row) for row in each["units"]]
-            chosen = {row["unit"]: row["runs"] for row in rows}
-            runs = set(chosen.values())
+            runs = {row["unit"]: row["runs"] for row in rows}
+            known = set(runs.values()) <= {"sparse", "dense"}
         except (KeyError, TypeError, ValueError) as error:
             raise CiglError("the plan is damaged: make a new one with fast.plan().") from error
-        if len(shapes) != len(network.inputs) or not set(chosen) <= names or not runs <= {"sparse", "dense"}:
+        if len(shapes) != len(network.inputs) or not set(runs) <= names or not known:
             raise CiglError("the plan belongs to another model: leave it out, and a new one is made.")
         entries[shapes] = {"inputs": [list(shape) for shape in shapes], "threads": threads, "units": rows}
     return entries
@@ -75,7 +76,7 @@ def _sizes(shape: Any) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def chosen(network: Network, entry: dict[str, Any], possible: Sequence[int] | set[int]) -> Choice:
-    """The choice of a saved entry, as far as there are kernels for it."""
+def followed(network: Network, entry: dict[str, Any], possible: Collection[int]) -> Assignment:
+    """The assignment of a saved entry, as far as there are kernels for it."""
     sparse = {row["unit"] for row in entry["units"] if row["runs"] == "sparse"}
-    return Choice({number for number in possible if network.units[number].name in sparse})
+    return Assignment({number for number in possible if network.units[number].name in sparse})

@@ -15,11 +15,12 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from cigl.calibrate import TemperatureScaled
 from cigl.errors import CiglError, CiglWarning, unknown
-from cigl.runtime import file
-from cigl.runtime import graph as graphs
 from cigl.runtime.engine import SparseInference, sparse_inference
-from cigl.runtime.rebuild import Graph, rebuild
-from cigl.runtime.state import named_tensors, pack, unpack
+from cigl.runtime.format import container
+from cigl.runtime.format.container import Damaged
+from cigl.runtime.format.decode import Graph, decode_graph
+from cigl.runtime.format.encode import Unsupported, encode_graph
+from cigl.runtime.format.tensors import named_tensors, pack, unpack
 
 _ENGINES = ("sparse", "dense")
 
@@ -66,21 +67,27 @@ def save(
     stored, index = pack(plain, half)
     description: dict[str, Any] = {
         "architecture": {"class": type(model).__name__, "text": str(plain)},
-        "tensors": index, "graph": None, "outside": None, "temperature": temperature,
-        "report": report.to_dict() if hasattr(report, "to_dict") else report, "plan": plan, "about": about,
-    }  # fmt: skip
+        "tensors": index,
+        "graph": None,
+        "outside": None,
+        "temperature": temperature,
+        "report": report.to_dict() if hasattr(report, "to_dict") else report,
+        "plan": plan,
+        "about": about,
+    }
     try:
         description["graph"] = graph = _graph(plain, index)
         (output,) = graph["nodes"][-1]["args"]
         if temperature is not None and not (isinstance(output, dict) and "node" in output):
             raise CiglError("a temperature needs a model that returns one tensor, the logits: leave temperature out.")
-    except graphs.OutsideError as outside:
-        description["outside"] = str(outside)
+    except Unsupported as unsupported:
+        description["outside"] = str(unsupported)
         warnings.warn(
-            f"{path} has the model's weights alone, because {outside}: load it with cigl.load(path, into=model).",
-            CiglWarning, stacklevel=2,
-        )  # fmt: skip
-    file.write(path, stored, description)
+            f"{path} has the model's weights alone, because {unsupported}: load it with cigl.load(path, into=model).",
+            CiglWarning,
+            stacklevel=2,
+        )
+    container.write(path, stored, description)
 
 
 def load(
@@ -98,26 +105,29 @@ def load(
     """
     if engine not in _ENGINES:
         raise unknown("engine", engine, _ENGINES)
-    stored, description = file.read(path)
+    stored, description = container.read(path)
     try:
         tensors, parameters = unpack(stored, description.get("tensors"))
         temperature = description.get("temperature")
         if not _is_temperature(temperature):
-            raise file.Damaged("its temperature is not a positive number")
+            raise Damaged("its temperature is not a positive number")
         applied = temperature if calibrated else None
         if into is None and description.get("graph") is not None:
-            model: nn.Module = rebuild(description["graph"], tensors, parameters, applied)
-    except (file.Damaged, RuntimeError, MemoryError) as error:  # the latter two: not enough memory
+            model: nn.Module = decode_graph(description["graph"], tensors, parameters, applied)
+    except (Damaged, RuntimeError, MemoryError) as error:  # the latter two: not enough memory
         raise CiglError(f"{path} can't be loaded: {' '.join(str(error).split())}. Copy or save it again.") from error
     odd = {each.dtype for each in tensors.values() if each.is_floating_point()} - {torch.float32}
     if odd and engine == "sparse":
-        raise CiglError(f"{path} has tensors in {odd.pop()}, but sparse kernels compute in float32: load it with "
-                        "engine='dense'.")  # fmt: skip
+        raise CiglError(
+            f"{path} has tensors in {odd.pop()}, but sparse kernels compute in float32: load it with engine='dense'."
+        )
     if into is not None:
         model = _fill(into, tensors, path)
     elif description.get("graph") is None:
-        raise CiglError(f"{path} has weights alone, because {description.get('outside')}: pass a model of its "
-                        "architecture, cigl.load(path, into=model).")  # fmt: skip
+        raise CiglError(
+            f"{path} has weights alone, because {description.get('outside')}: pass a model of its architecture, "
+            "cigl.load(path, into=model)."
+        )
     if engine == "sparse":
         # A plan may name the division by the temperature, which is in the model only if it was rebuilt with it.
         fits = temperature is None or (calibrated and into is None)
@@ -134,13 +144,13 @@ def load(
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What the file says of its model: sizes, architecture, temperature, calibration report, plan, about."""
-    stored, description = file.read(path)
+    stored, description = container.read(path)
     found = {
         name: description.get(name) for name in ("architecture", "outside", "temperature", "report", "plan", "about")
     }
     try:
         tensors, parameters = unpack(stored, description.get("tensors"))
-    except file.Damaged as error:
+    except Damaged as error:
         raise CiglError(f"{path} can't be loaded: {error}. Copy or save it again.") from error
     counts = {"parameters": 0, "nonzeros": 0}
     for name in parameters:
@@ -173,18 +183,20 @@ def _plain_copy(model: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(model).eval()
     except Exception as error:
-        raise CiglError(f"the model can't be copied ({' '.join(str(error).split())[:200]}): take out what is no plain "
-                        "tensor or module (after torch.nn.utils.prune: prune.remove).") from error  # fmt: skip
+        raise CiglError(
+            f"the model can't be copied ({' '.join(str(error).split())[:200]}): take out what is not a plain tensor or "
+            "module (after torch.nn.utils.prune: prune.remove)."
+        ) from error
 
 
 def _graph(model: nn.Module, index: Mapping[str, Any]) -> dict[str, Any]:
     """The graph, if a model can be made from it again."""
-    graph = graphs.describe(model)
+    graph = encode_graph(model)
     parameters = {name for name, entry in index.items() if entry.get("kind") == "parameter"}
     try:
-        rebuild(graph, {name: tensor.detach() for name, tensor in named_tensors(model).items()}, parameters)
-    except file.Damaged as error:
-        raise graphs.OutsideError(str(error)) from error
+        decode_graph(graph, {name: tensor.detach() for name, tensor in named_tensors(model).items()}, parameters)
+    except Damaged as error:
+        raise Unsupported(str(error)) from error
     return graph
 
 

@@ -15,16 +15,17 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from cigl.runtime import operations as op
-from cigl.runtime.lowering import Network, Unit
-from cigl.runtime.program import Program, Value
+from cigl.runtime.compile import operations as op
+from cigl.runtime.compile.network import Network, Unit
+from cigl.runtime.program.program import Program
+from cigl.runtime.program.steps import Shape, Value, fits, per_image
 
 
 @dataclass
 class Survey:
     """What a dense run shows about inputs of one shape."""
 
-    shapes: dict[int, op.Shape]  # of the values
+    shapes: dict[int, Shape]  # of the values
     constants: dict[int, Any]  # values that follow from the inputs' shapes alone, and the network's own
     sure: set[int]  # values whose shape follows from the inputs' shapes alone
 
@@ -62,9 +63,7 @@ def run_in_torch(network: Network, inputs: Sequence[Any]) -> Any:
     return op.filled(network.output, values)
 
 
-def _walk(
-    network: Network, values: dict[int, Any], inputs: Sequence[Any]
-) -> Iterator[tuple[Unit, tuple[Any, ...]]]:  # fmt: skip
+def _walk(network: Network, values: dict[int, Any], inputs: Sequence[Any]) -> Iterator[tuple[Unit, tuple[Any, ...]]]:
     """Each unit and what it returns in torch; values are dropped after their last reader."""
     values |= zip(network.inputs, inputs, strict=True)
     kept = set(network.results())
@@ -78,7 +77,7 @@ def _walk(
                 del values[value]
 
 
-def _shape(value: Any) -> op.Shape:
+def _shape(value: Any) -> Shape:
     known = isinstance(value, Tensor) and value.dtype == torch.float32 and value.device.type == "cpu"
     return tuple(value.shape) if known and value.dim() and value.numel() else None
 
@@ -90,16 +89,16 @@ def _results(operation: op.Operation, result: Any) -> tuple[Any, ...]:
 def fitting(network: Network, facts: Survey) -> set[int]:
     """The units that the kernels can do for these shapes."""
 
-    def fits(unit: Unit) -> bool:
+    def possible(unit: Unit) -> bool:
         shapes = [facts.shapes[value] for value in unit.inputs if value not in facts.constants]
         output = facts.shapes[unit.outputs[0]]
-        return bool(shapes) and None not in (*shapes, output) and unit.operation.fits(shapes, output)
+        return bool(shapes) and None not in (*shapes, output) and fits(unit.operation, shapes, output)
 
-    return {number for number, unit in enumerate(network.units) if fits(unit)}
+    return {number for number, unit in enumerate(network.units) if possible(unit)}
 
 
 class _Call(Protocol):
-    """A step of a schedule: values in, values out."""
+    """A part of a schedule: values in, values out."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -108,13 +107,13 @@ class _Call(Protocol):
     def seconds(self, *inputs: Any) -> dict[int, float]: ...
 
 
-class _InTorch:
+class _TorchCall:
     """One unit. Keeps the dense weight alive, which is otherwise made again from its non-zeros."""
 
     def __init__(self, number: int, unit: Unit):
         self.number, self.operation = number, unit.operation
         self.inputs, self.outputs = unit.inputs, unit.outputs
-        self.weight = unit.operation.weight.dense() if isinstance(unit.operation, op.Conv | op.Linear) else None
+        self.weight = unit.operation.weight.dense() if isinstance(unit.operation, op.Layer) else None
 
     def run(self, *inputs: Any) -> Sequence[Any]:
         return _results(self.operation, self.operation.dense(*inputs))
@@ -125,7 +124,7 @@ class _InTorch:
         return {self.number: time.perf_counter() - start}
 
 
-class _InProgram:
+class _ProgramCall:
     """Units that the kernels run in one call. ``wanted`` are the values that others read."""
 
     def __init__(self, units: dict[int, Unit], facts: Survey, wanted: set[int], threads: int):
@@ -134,7 +133,7 @@ class _InProgram:
         self.inputs = tuple(value for value in read if value not in written)
         self.outputs = tuple(sorted(written & wanted))
         shapes = {value: shape for value in (*self.inputs, *self.outputs) if (shape := facts.shapes[value])}
-        seen = {value: op.per_image(shapes[value]) for value in self.inputs}
+        seen = {value: per_image(shapes[value]) for value in self.inputs}
         self._unsure = [(n, shapes[value]) for n, value in enumerate(self.inputs) if value not in facts.sure]
         self.program = Program(seen[self.inputs[0]][0], threads)
         # None where torch's shape is the program's: a view costs microseconds
@@ -144,7 +143,7 @@ class _InProgram:
         self._made: dict[int, tuple[Value, ...]] = {}
         for number, unit in units.items():
             arguments = (values[value] for value in unit.inputs if value not in facts.constants)
-            self._made[number] = unit.operation.sparse(self.program, *arguments)
+            self._made[number] = self.program.record(unit.operation, *arguments)
             values |= zip(unit.outputs, self._made[number], strict=True)
         for value in self.outputs:
             self.program.output(values[value])
@@ -180,11 +179,11 @@ class Schedule:
         for place in sorted(stages):
             units = {number: live[number] for number in stages[place]}
             if place % 2:
-                self._calls += [_InTorch(number, unit) for number, unit in units.items()]
+                self._calls += [_TorchCall(number, unit) for number, unit in units.items()]
                 continue
             others = set(network.results())
             others.update(value for number, unit in live.items() if number not in units for value in unit.inputs)
-            self._calls += [_InProgram(part, facts, others, threads) for part in _by_images(units, facts)]
+            self._calls += [_ProgramCall(part, facts, others, threads) for part in _by_images(units, facts)]
         last = {value: call for call in self._calls for value in (*call.inputs, *call.outputs)}
         kept = {*network.results(), *facts.constants}
         self._done = [[value for value in last if last[value] is call and value not in kept] for call in self._calls]
@@ -203,7 +202,7 @@ class Schedule:
     @property
     def bytes(self) -> int:
         """What the programs own beside the weights."""
-        return sum(call.program.bytes for call in self._calls if isinstance(call, _InProgram))
+        return sum(call.program.bytes for call in self._calls if isinstance(call, _ProgramCall))
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
         return self._run(inputs, None)
@@ -235,5 +234,5 @@ def _by_images(units: dict[int, Unit], facts: Survey) -> Iterable[dict[int, Unit
     for number, unit in units.items():
         shape = next(facts.shapes[value] for value in unit.inputs if value not in facts.constants)
         assert shape is not None
-        parts[op.per_image(shape)[0]][number] = unit
+        parts[per_image(shape)[0]][number] = unit
     return parts.values()

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from cigl.runtime import operations as op
-from cigl.runtime.lowering import Network, Unit
+from cigl.runtime.compile import operations as op
+from cigl.runtime.compile.network import Network, Unit
 
 Rule = Callable[[op.Operation, op.Operation, bool], op.Operation | None]
 
@@ -19,9 +19,6 @@ def fuse(network: Network) -> None:
     """Folding comes first, because it leaves nothing to do; a norm needs its ReLU before the layer can take both."""
     for rule in (_fold, _sum, _rectify, _norm_behind):
         _apply(network, rule)
-    for unit in network.units:
-        if isinstance(unit.operation, op.Linear) or (isinstance(unit.operation, op.Conv) and unit.operation.plain):
-            unit.operation.weight.shrink()
 
 
 def _apply(network: Network, rule: Rule) -> None:

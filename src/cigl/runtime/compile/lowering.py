@@ -1,55 +1,18 @@
-"""From a module to a network of units: operations on numbered values, each value written once."""
+"""From a module to a network of units, by one walk over its traced graph."""
 
 from __future__ import annotations
 
 import inspect
 import operator
-from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, fx, nn
 from torch.fx.node import map_aggregate
 
-from cigl.runtime import operations as op
-from cigl.runtime.parsing import ASKS_SHAPE, IN_PLACE, RESHAPES, parse
-from cigl.runtime.tracing import copied, traced
-
-
-@dataclass(frozen=True)
-class Unit:
-    """One operation: reads and writes values by their number."""
-
-    name: str
-    operation: op.Operation
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-
-
-@dataclass
-class Network:
-    """All units in an order in which they can run. ``output`` is nested as the model's, with a Hole for each value."""
-
-    units: list[Unit] = field(default_factory=list)
-    inputs: list[int] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)  # of the inputs
-    constants: dict[int, Any] = field(default_factory=dict)
-    output: Any = None
-    notes: list[str] = field(default_factory=list)  # what runs dense because it could not be traced
-
-    def results(self) -> list[int]:
-        """The values that ``output`` is made of."""
-        found: list[int] = []
-        map_aggregate(self.output, lambda leaf: found.append(leaf.number) if isinstance(leaf, op.Hole) else None)
-        return found
-
-    def prune(self) -> None:
-        """Leave out the units whose values nobody reads."""
-        read, kept = set(self.results()), []
-        for unit in reversed(self.units):
-            if read & set(unit.outputs):
-                kept.append(unit)
-                read.update(unit.inputs)
-        self.units = kept[::-1]
+from cigl.runtime.compile import operations as op
+from cigl.runtime.compile.network import Network, Unit
+from cigl.runtime.compile.parsing import ASKS_SHAPE, IN_PLACE, RESHAPES, parse
+from cigl.runtime.compile.tracing import copied, traced
 
 
 def lower(model: nn.Module) -> Network:
@@ -110,7 +73,7 @@ class _Lowering:
             self._check_alone(node, changed)
         operation, reads = parse(node, module) or _in_torch(node, module, changed is not None)
         inputs = tuple(self.value[read] for read in reads)
-        if isinstance(operation, op.Same):
+        if isinstance(operation, op.Identity):
             self.value[node] = inputs[0]
             return
         output = self._new(node)
@@ -183,8 +146,6 @@ def _in_torch(node: fx.Node, module: nn.Module | None, changes: bool) -> tuple[o
     arguments, keywords = map_aggregate(node.args, hole), map_aggregate(node.kwargs, hole)
     asks_shape = node.target in ASKS_SHAPE or (node.target is getattr and node.args[1] in ("shape", "ndim"))
     unknown = module is not None and not type(module).__module__.startswith("torch.nn")
-    operation = op.InTorch(
-        op.Method(str(node.target)) if node.op == "call_method" else node.target if module is None else module,
-        arguments, keywords, changes or unknown, node.target in RESHAPES or type(module) is nn.Flatten, asks_shape,
-    )  # fmt: skip
-    return operation, reads
+    call = op.Method(str(node.target)) if node.op == "call_method" else node.target if module is None else module
+    reshapes = node.target in RESHAPES or type(module) is nn.Flatten
+    return op.InTorch(call, arguments, keywords, changes or unknown, reshapes, asks_shape), reads

@@ -1,13 +1,10 @@
-"""The operations of a network: what torch computes, and the same as a step of a sparse program.
+"""The operations of a network, each as torch computes it.
 
-An operation fits a program when the kernels compute just what torch does for these shapes; otherwise torch runs it.
-Inside a program a value is a number of images, each (channels, height, width) if torch has four dimensions, else
-(features,).
+What the kernels make of them is said in program/steps.py; an operation that isn't known there runs in torch.
 """
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx.node import map_aggregate
 
-from cigl.runtime.program import Program, Value
-from cigl.runtime.weights import Weight
+from cigl.runtime.compile.weights import Weight
 
-Shape = tuple[int, ...] | None  # of a float32 tensor with values; None for anything else, which no kernel takes
 Pair = tuple[int, int]
 
 
@@ -53,15 +48,6 @@ class Method:
         return getattr(x, self.name)(*arguments, **keywords)
 
 
-def per_image(shape: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-    """How a program sees a tensor: the number of images and the shape of each.
-
-    >>> per_image((2, 3, 8, 8)), per_image((2, 5, 7))
-    ((2, (3, 8, 8)), (10, (7,)))
-    """
-    return (shape[0], shape[1:]) if len(shape) == 4 else (math.prod(shape[:-1]), shape[-1:])
-
-
 class Operation:
     """What a unit of a network does to its inputs."""
 
@@ -71,17 +57,21 @@ class Operation:
         """As torch computes it."""
         raise NotImplementedError
 
-    def fits(self, inputs: list[Shape], output: Shape) -> bool:
-        """Whether the kernels can do it for these shapes."""
-        return False
 
-    def sparse(self, program: Program, *inputs: Value) -> tuple[Value, ...]:
-        """The same as steps of a program."""
-        raise NotImplementedError
-
-
-class Same(Operation):
+class Identity(Operation):
     """What does nothing in eval mode; never part of a network."""
+
+
+@dataclass(frozen=True)
+class Layer(Operation):
+    """An operation with a weight."""
+
+    weight: Weight
+
+    @property
+    def plain(self) -> bool:
+        """Whether every output sees all inputs, side by side: neither in groups nor dilated."""
+        return True
 
 
 def _rectified(x: Tensor, relu: bool) -> Tensor:
@@ -99,10 +89,9 @@ def _normed(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Conv(Operation):
+class Conv(Layer):
     """relu(conv + bias + other input). With a norm, relu(scale * sum + shift); the sum, too, where it is kept."""
 
-    weight: Weight
     stride: Pair = (1, 1)
     padding: Pair = (0, 0)
     dilation: Pair = (1, 1)
@@ -128,29 +117,13 @@ class Conv(Operation):
 
     @property
     def plain(self) -> bool:
-        """Whether there are kernels for this kind of convolution."""
         return self.groups == 1 and self.dilation == (1, 1)
-
-    def fits(self, inputs: list[Shape], output: Shape) -> bool:
-        x = inputs[0]
-        return self.plain and x is not None and len(x) == 4 and inputs[1:] == [output] * self.add
-
-    def sparse(self, program: Program, *inputs: Value) -> tuple[Value, ...]:
-        x, packed, other = inputs[0], self.weight.packed(), inputs[1] if self.add else None
-        if self.norm is None:
-            y = program.conv(x, packed, stride=self.stride, padding=self.padding, relu=self.relu, add=other)
-            return (y,)
-        both = program.conv_and_norm(
-            x, packed, *self.norm, stride=self.stride, padding=self.padding, add=other, keep=self.keep
-        )
-        return both if self.keep else both[1:]
 
 
 @dataclass(frozen=True)
-class Linear(Operation):
+class Linear(Layer):
     """relu(W x + b), over the last dimension."""
 
-    weight: Weight
     relu: bool = False
     matrix: bool = False  # a batch norm was folded in, which is right for (rows, features) only
 
@@ -158,12 +131,6 @@ class Linear(Operation):
         if self.matrix and x.dim() != 2:
             raise RuntimeError(f"a linear layer whose batch norm was folded takes (rows, features), not {x.dim()} dims")
         return _rectified(F.linear(x, self.weight.dense(), self.weight.bias), self.relu)
-
-    def fits(self, inputs: list[Shape], output: Shape) -> bool:
-        return inputs[0] is not None and len(inputs[0]) != 4
-
-    def sparse(self, program: Program, *inputs: Value) -> tuple[Value, ...]:
-        return (program.linear(inputs[0], self.weight.packed(), relu=self.relu),)
 
 
 @dataclass(frozen=True)
@@ -177,23 +144,11 @@ class Norm(Operation):
     def dense(self, x: Tensor) -> Tensor:
         return _rectified(_normed(x, self.scale, self.shift), self.relu)
 
-    def fits(self, inputs: list[Shape], output: Shape) -> bool:
-        return inputs[0] is not None and len(inputs[0]) in (2, 4)
-
-    def sparse(self, program: Program, *inputs: Value) -> tuple[Value, ...]:
-        return (program.norm(inputs[0], self.scale, self.shift, relu=self.relu),)
-
 
 @dataclass(frozen=True)
 class Relu(Operation):
     def dense(self, x: Tensor) -> Tensor:
         return F.relu(x)
-
-    def fits(self, inputs: list[Shape], output: Shape) -> bool:
-        return bool(inputs[0])
-
-    def sparse(self, program: Program, *inputs: Value) -> tuple[Value, ...]:
-        return (program.relu(inputs[0]),)
 
 
 @dataclass(frozen=True)
@@ -204,12 +159,6 @@ class Add(Operation):
         total = a + b  # of anything torch or python can add: `+` is traced before its operands are known
         return _rectified(total, self.relu) if self.relu else total
 
-    def fits(self, inputs: list[Shape], output: Shape) -> bool:
-        return len(inputs) == 2 and bool(inputs[0]) and inputs[0] == inputs[1]
-
-    def sparse(self, program: Program, *inputs: Value) -> tuple[Value, ...]:
-        return (program.add(inputs[0], inputs[1], relu=self.relu),)
-
 
 @dataclass(frozen=True)
 class MaxPool(Operation):
@@ -219,12 +168,6 @@ class MaxPool(Operation):
 
     def dense(self, x: Tensor) -> Tensor:
         return F.max_pool2d(x, self.kernel, self.stride, self.padding)
-
-    def fits(self, inputs: list[Shape], output: Shape) -> bool:
-        return inputs[0] is not None and len(inputs[0]) == 4
-
-    def sparse(self, program: Program, *inputs: Value) -> tuple[Value, ...]:
-        return (program.max_pool(inputs[0], self.kernel, self.stride, self.padding),)
 
 
 @dataclass(frozen=True)
@@ -237,12 +180,6 @@ class AvgPool(Operation):
     def dense(self, x: Tensor) -> Tensor:
         return F.avg_pool2d(x, self.kernel, self.stride, self.padding, count_include_pad=self.count_include_pad)
 
-    def fits(self, inputs: list[Shape], output: Shape) -> bool:
-        return inputs[0] is not None and len(inputs[0]) == 4
-
-    def sparse(self, program: Program, *inputs: Value) -> tuple[Value, ...]:
-        return (program.avg_pool(inputs[0], self.kernel, self.stride, self.padding, self.count_include_pad),)
-
 
 @dataclass(frozen=True)
 class Mean(Operation):
@@ -253,14 +190,6 @@ class Mean(Operation):
 
     def dense(self, x: Tensor) -> Tensor:
         return x.mean(self.dims, keepdim=self.keepdim)
-
-    def fits(self, inputs: list[Shape], output: Shape) -> bool:
-        x = inputs[0]
-        return x is not None and len(x) == 4 and {d % 4 for d in self.dims} == {2, 3}
-
-    def sparse(self, program: Program, *inputs: Value) -> tuple[Value, ...]:
-        mean = program.mean(inputs[0])
-        return (mean if self.keepdim else program.flatten(mean),)
 
 
 @dataclass(frozen=True)
@@ -284,10 +213,3 @@ class InTorch(Operation):
             inputs = tuple(each.clone() if isinstance(each, Tensor) else each for each in inputs)
         result = self.call(*filled(self.arguments, inputs), **filled(self.keywords, inputs))
         return inputs[0] if self.call is operator.setitem else result
-
-    def fits(self, inputs: list[Shape], output: Shape) -> bool:
-        x = inputs[0] if len(inputs) == 1 else None
-        return self.reshapes and x is not None and len(x) in (2, 4) and output == (x[0], math.prod(x[1:]))
-
-    def sparse(self, program: Program, *inputs: Value) -> tuple[Value, ...]:
-        return (program.flatten(inputs[0]),)

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from cigl.runtime import operations as op
-from cigl.runtime.weights import Weight
+from cigl.runtime.compile import operations as op
+from cigl.runtime.compile.weights import Weight
 
 Parsed = tuple[op.Operation, list[fx.Node]]
 
@@ -57,9 +57,9 @@ def _pair(size: Any) -> op.Pair:
     return sizes[0], sizes[-1]
 
 
-def _same(input: Any, p: Any = None, training: Any = False, inplace: Any = False) -> Parsed:
+def _identity(input: Any, p: Any = None, training: Any = False, inplace: Any = False) -> Parsed:
     _only_if(training is False)
-    return op.Same(), [_node(input)]
+    return op.Identity(), [_node(input)]
 
 
 def _relu(input: Any, inplace: Any = False) -> Parsed:
@@ -72,18 +72,28 @@ def _add(input: Any, other: Any, *, alpha: Any = 1) -> Parsed:
 
 
 def _max_pool(
-    input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: Any = False,
+    input: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: Any = False,
     return_indices: Any = False,
-) -> Parsed:  # fmt: skip
+) -> Parsed:
     _only_if(_pair(dilation) == (1, 1) and ceil_mode is False and return_indices is False)
     kernel = _pair(kernel_size)
     return op.MaxPool(kernel, _pair(stride) if stride else kernel, _pair(padding)), [_node(input)]
 
 
 def _avg_pool(
-    input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: Any = False,
-    count_include_pad: Any = True, divisor_override: Any = None,
-) -> Parsed:  # fmt: skip
+    input: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: Any = False,
+    count_include_pad: Any = True,
+    divisor_override: Any = None,
+) -> Parsed:
     _only_if(ceil_mode is False and type(count_include_pad) is bool and divisor_override is None)
     kernel = _pair(kernel_size)
     pool = op.AvgPool(kernel, _pair(stride) if stride else kernel, _pair(padding), count_include_pad)
@@ -148,10 +158,10 @@ _MODULES: dict[type[nn.Module], Callable[..., Parsed]] = {
         input, m.kernel_size, m.stride, m.padding, m.ceil_mode, m.count_include_pad, m.divisor_override
     ),
     nn.AdaptiveAvgPool2d: lambda module, input: _adaptive_avg_pool(input, module.output_size),
-    nn.Identity: lambda module, input: _same(input),
-    nn.Dropout: lambda module, input: _same(input),
-    nn.Dropout1d: lambda module, input: _same(input),
-    nn.Dropout2d: lambda module, input: _same(input),
+    nn.Identity: lambda module, input: _identity(input),
+    nn.Dropout: lambda module, input: _identity(input),
+    nn.Dropout1d: lambda module, input: _identity(input),
+    nn.Dropout2d: lambda module, input: _identity(input),
 }
 
 _FUNCTIONS: dict[Any, Callable[..., Parsed]] = {
@@ -167,7 +177,7 @@ _FUNCTIONS: dict[Any, Callable[..., Parsed]] = {
     F.avg_pool2d: _avg_pool,
     F.adaptive_avg_pool2d: _adaptive_avg_pool,
     torch.mean: _mean,
-    F.dropout: lambda input, p=0.5, training=True, inplace=False: _same(input, p, training, inplace),
+    F.dropout: lambda input, p=0.5, training=True, inplace=False: _identity(input, p, training, inplace),
 }
 
 _METHODS: dict[Any, Callable[..., Parsed]] = {

@@ -31,19 +31,28 @@ class Proxy(fx.Proxy):
 
 
 class Tracer(fx.Tracer):
-    """fx, with optional arguments at their defaults, and with untraceable submodules kept whole."""
+    """fx, with optional arguments at their defaults: a condition on them is decided while tracing."""
+
+    def create_proxy(self, kind: str, target: Any, args: Any, *rest: Any, **more: Any) -> Any:
+        if kind == "placeholder" and args:
+            return args[0]
+        return super().create_proxy(kind, target, args, *rest, **more)
+
+    def proxy(self, node: fx.Node) -> Proxy:
+        return Proxy(node, self)
+
+
+class PartialTracer(Tracer):
+    """Keeps submodules that can't be traced whole, and takes ``*args`` and ``**kwargs`` for empty."""
 
     def __init__(self) -> None:
         super().__init__()
         self.stopped: list[str] = []
 
-    def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **more: Any) -> Any:
-        if kind == "placeholder" and (args or target.startswith("*")):
-            return args[0] if args else ({} if target.startswith("**") else ())
-        return super().create_proxy(kind, target, args, kwargs, *rest, **more)
-
-    def proxy(self, node: fx.Node) -> Proxy:
-        return Proxy(node, self)
+    def create_proxy(self, kind: str, target: Any, *rest: Any, **more: Any) -> Any:
+        if kind == "placeholder" and target.startswith("*"):
+            return {} if target.startswith("**") else ()
+        return super().create_proxy(kind, target, *rest, **more)
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         before = len(self.graph.nodes)
@@ -92,9 +101,11 @@ def hooked(module: nn.Module) -> bool:
 def traced(model: nn.Module) -> tuple[fx.Graph | None, list[str]]:
     """The graph, or None if even the outermost forward can't be traced; and what stopped it where."""
     if hooked(model) or "forward" in vars(model):
-        return None, ["the model runs dense: torch.fx passes over its hooks, and over a forward that is not its "
-                      "class's; nn.Sequential(model) can be traced with them"]  # fmt: skip
-    tracer = Tracer()
+        return None, [
+            "the model runs dense: torch.fx passes over its hooks, and over a forward that is not its class's; "
+            "nn.Sequential(model) can be traced with them"
+        ]
+    tracer = PartialTracer()
     try:
         return tracer.trace(model), tracer.stopped
     except Exception as error:

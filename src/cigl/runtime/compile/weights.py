@@ -1,21 +1,35 @@
-"""A layer's weight, held once in the smaller of its two forms; the other is made when a layer is to run in it."""
+"""A layer's weight, held once in the smaller of two forms: dense, or packed as the kernels want it.
+
+The other form is made when a layer is to run in it. What a packed form looks like is up to the kernels.
+"""
 
 from __future__ import annotations
 
 import math
 import weakref
 from functools import cached_property
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from cigl.runtime import library
-from cigl.runtime.program import Packed
-
 _HALF = 0.5  # a packed non-zero is a value and its place: with fewer zeros than this the dense form is the smaller
 
+
+class PackedForm(Protocol):
+    """The non-zeros of a weight, with its bias."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None: ...
+
+    def unpack(self) -> Tensor:
+        """The weight as it was."""
+
+    @property
+    def bytes(self) -> int: ...
+
+
 Form = TypeVar("Form")
+Packed = TypeVar("Packed", bound=PackedForm)
 
 
 def _alive(form: weakref.ref[Form] | None) -> Form | None:
@@ -29,10 +43,10 @@ class Weight:
         self.shape = tuple(weight.shape)
         self.bias = None if bias is None else bias.detach()
         self._dense: Tensor | None = weight.detach().contiguous()
-        self._packed: Packed | None = None
+        self._packed: PackedForm | None = None
         # the form that is not kept lives as long as a schedule uses it
         self._dense_for_now: weakref.ref[Tensor] | None = None
-        self._packed_for_now: weakref.ref[Packed] | None = None
+        self._packed_for_now: weakref.ref[PackedForm] | None = None
 
     @cached_property
     def nonzeros(self) -> int:
@@ -56,10 +70,10 @@ class Weight:
         bias = shift if self.bias is None else torch.addcmul(shift, scale, self.bias)
         return Weight(dense * scale.view(-1, *[1] * (dense.dim() - 1)), bias)
 
-    def shrink(self) -> None:
-        """Keep the packed form alone, where there are kernels for it and it is the smaller one."""
-        if library.available() and self._dense is not None and self._dense.numel() and self.density <= _HALF:
-            self._packed, self._dense = Packed(self._dense, self.bias), None
+    def shrink(self, form: type[Packed]) -> None:
+        """Keep the packed form alone, where it is the smaller one."""
+        if self._dense is not None and self._dense.numel() and self.density <= _HALF:
+            self._packed, self._dense = form(self._dense, self.bias), None
 
     def dense(self) -> Tensor:
         if self._dense is not None:
@@ -71,11 +85,11 @@ class Weight:
             self._dense_for_now = weakref.ref(found)
         return found
 
-    def packed(self) -> Packed:
-        if self._packed is not None:
-            return self._packed
-        found = _alive(self._packed_for_now)
-        if found is None:
-            found = Packed(self.dense(), self.bias)
-            self._packed_for_now = weakref.ref(found)
-        return found
+    def packed(self, form: type[Packed]) -> Packed:
+        """The weight in this form: the one that is held, or a new one."""
+        for held in (self._packed, _alive(self._packed_for_now)):
+            if isinstance(held, form):
+                return held
+        made = form(self.dense(), self.bias)
+        self._packed_for_now = weakref.ref(made)
+        return made

@@ -1,4 +1,4 @@
-"""Plain data in, a model out: the graph that a file holds, checked and made callable.
+"""Plain data in, a model out: the graph that encode.py made, checked and callable.
 
 Nobody vouches for the data. What it names is looked up in the tables of allowed.py; nothing is imported or
 evaluated, and modules get memory for the file's own tensors only.
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from torch import Tensor, fx, nn
 
 from cigl.errors import CiglError
-from cigl.runtime.allowed import FUNCTIONS, METHODS, is_plain, make_module, shapes
-from cigl.runtime.file import Damaged
+from cigl.runtime.format.allowed import FUNCTIONS, METHODS, is_plain, make_module, shapes
+from cigl.runtime.format.container import Damaged
 
 _DEEPEST = 8  # lists in lists
 _MOST = 5000  # nodes; the largest models have a tenth of it, and time grows with its square
@@ -23,7 +23,7 @@ class _Ref(NamedTuple):
     node: int
 
 
-class _Step(NamedTuple):
+class _Node(NamedTuple):
     op: str
     name: str
     args: tuple[Any, ...]
@@ -39,39 +39,39 @@ class Graph(nn.Module):
 
     _graph_temperature: float | None
 
-    def __init__(self, steps: list[_Step], temperature: float | None):
+    def __init__(self, nodes: list[_Node], temperature: float | None):
         super().__init__()
-        self._graph_steps, self._graph_temperature = steps, temperature
+        self._graph_nodes, self._graph_temperature = nodes, temperature
 
     def _graph_run(self, *inputs: Any) -> Any:
         values: list[Any] = []
         waiting = iter(inputs)
         tracer = next((each.tracer for each in inputs if isinstance(each, fx.Proxy)), None)
-        for step in self._graph_steps:
-            values.append(self._graph_value(step, values, waiting, tracer))
-            for number in step.last:
+        for node in self._graph_nodes:
+            values.append(self._graph_value(node, values, waiting, tracer))
+            for number in node.last:
                 values[number] = None
         temperature = self._graph_temperature
         return values[-1] if temperature is None else values[-1] / temperature
 
-    def _graph_value(self, step: _Step, values: list[Any], waiting: Iterator[Any], tracer: Any) -> Any:
-        if step.op == "input":
+    def _graph_value(self, node: _Node, values: list[Any], waiting: Iterator[Any], tracer: Any) -> Any:
+        if node.op == "input":
             return next(waiting)
-        if step.op == "tensor":
+        if node.op == "tensor":
             if tracer is not None:  # else torch.fx would compute with a buffer while a file is loaded
-                return tracer.create_proxy("get_attr", step.name, (), {})
-            place, _, name = step.name.rpartition(".")
+                return tracer.create_proxy("get_attr", node.name, (), {})
+            place, _, name = node.name.rpartition(".")
             return getattr(self.get_submodule(place), name)
-        args = [_resolve(each, values) for each in step.args]
-        kwargs = {key: _resolve(each, values) for key, each in step.kwargs.items()}
-        if step.op == "module":
-            return self.get_submodule(step.name)(*args, **kwargs)
-        if step.op == "function":
-            return FUNCTIONS[step.name](*args, **kwargs)
-        if step.op == "method":
+        args = [_resolve(each, values) for each in node.args]
+        kwargs = {key: _resolve(each, values) for key, each in node.kwargs.items()}
+        if node.op == "module":
+            return self.get_submodule(node.name)(*args, **kwargs)
+        if node.op == "function":
+            return FUNCTIONS[node.name](*args, **kwargs)
+        if node.op == "method":
             if not isinstance(args[0], (Tensor, fx.Proxy)):
-                raise CiglError(f"the model's graph calls {step.name} of a {type(args[0]).__name__}, not of a tensor.")
-            return getattr(args[0], step.name)(*args[1:], **kwargs)
+                raise CiglError(f"the model's graph calls {node.name} of a {type(args[0]).__name__}, not of a tensor.")
+            return getattr(args[0], node.name)(*args[1:], **kwargs)
         return args[0]
 
 
@@ -90,22 +90,24 @@ class TwoInputs(Graph):
 _BY_INPUTS: dict[int, type[Graph]] = {1: OneInput, 2: TwoInputs}
 
 
-def rebuild(graph: Any, tensors: Mapping[str, Tensor], parameters: set[str], temperature: float | None = None) -> Graph:
+def decode_graph(
+    graph: Any, tensors: Mapping[str, Tensor], parameters: set[str], temperature: float | None = None
+) -> Graph:
     """The model in eval mode, from data that nobody vouches for; ``Damaged`` if it can't be one."""
     if not isinstance(graph, dict) or not isinstance(graph.get("nodes"), list):
         raise Damaged("its graph is none")
     if len(graph["nodes"]) > _MOST:
         raise Damaged(f"its graph has {len(graph['nodes'])} nodes, and {_MOST} are the most")
-    steps = [_step(number, node) for number, node in enumerate(graph["nodes"])]
-    kinds = [step.op for step in steps]
+    nodes = [_node(number, each) for number, each in enumerate(graph["nodes"])]
+    kinds = [node.op for node in nodes]
     inputs = kinds.count("input")
     if kinds.count("output") != 1 or kinds[-1] != "output" or inputs not in _BY_INPUTS:
         raise Damaged("its graph does not lead from one or two inputs to one output")
-    _mark_last_uses(steps)
-    model = _BY_INPUTS[inputs](steps, temperature)
+    _mark_last_uses(nodes)
+    model = _BY_INPUTS[inputs](nodes, temperature)
     shared: dict[int, nn.Parameter] = {}
     called = graph.get("modules")
-    if not isinstance(called, dict) or {step.name for step in steps if step.op == "module"} != called.keys():
+    if not isinstance(called, dict) or {node.name for node in nodes if node.op == "module"} != called.keys():
         raise Damaged("its graph calls other modules than it describes")
     try:
         for path, fields in called.items():
@@ -114,10 +116,10 @@ def rebuild(graph: Any, tensors: Mapping[str, Tensor], parameters: set[str], tem
                 _give(module, name, f"{path}.{name}", tensors, parameters, shared)
             place, _, name = path.rpartition(".")
             _container(model, place).add_module(name, module)
-        for step in steps:
-            place, _, name = step.name.rpartition(".")
-            if step.op == "tensor" and not _has(model, step.name):
-                _give(_container(model, place), name, step.name, tensors, parameters, shared)
+        for node in nodes:
+            place, _, name = node.name.rpartition(".")
+            if node.op == "tensor" and not _has(model, node.name):
+                _give(_container(model, place), name, node.name, tensors, parameters, shared)
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         if isinstance(error, Damaged):
             raise
@@ -147,9 +149,13 @@ def _container(model: nn.Module, path: str) -> nn.Module:
 
 
 def _give(
-    module: nn.Module, name: str, full_name: str, tensors: Mapping[str, Tensor], parameters: set[str],
+    module: nn.Module,
+    name: str,
+    full_name: str,
+    tensors: Mapping[str, Tensor],
+    parameters: set[str],
     shared: dict[int, nn.Parameter],
-) -> None:  # fmt: skip
+) -> None:
     """Put the file's tensor where the module wants one; a tied one is the same parameter everywhere."""
     tensor = tensors.get(full_name)
     if tensor is None:
@@ -163,24 +169,25 @@ def _give(
         module.register_buffer(name, tensor)
 
 
-def _step(number: int, node: Any) -> _Step:
+def _node(number: int, node: Any) -> _Node:
     if not isinstance(node, dict):
         raise Damaged(f"node {number} of its graph is none")
     op, name = str(node.get("op")), node.get("name", "")
     args, kwargs = node.get("args", []), node.get("kwargs", {})
     known: dict[str, Callable[[str], bool]] = {
-        "input": lambda name: not args, "output": lambda name: len(args) == 1, "tensor": lambda name: not args,
-        "module": lambda name: len(args) > 0, "function": FUNCTIONS.__contains__,
+        "input": lambda name: not args,
+        "output": lambda name: len(args) == 1,
+        "tensor": lambda name: not args,
+        "module": lambda name: len(args) > 0,
+        "function": FUNCTIONS.__contains__,
         "method": lambda name: name in METHODS and len(args) > 0,
-    }  # fmt: skip
+    }
     if not isinstance(name, str) or not isinstance(args, list) or not isinstance(kwargs, dict):
         raise Damaged(f"node {number} of its graph is none")
     if op not in known or not known[op](name):
         raise Damaged(f"node {number} of its graph is {op[:40]} {name[:40]!r}, which this cigl does not have")
-    return _Step(
-        op, name, tuple(_decode(each, number) for each in args),
-        {key: _decode(each, number) for key, each in kwargs.items()}, [],
-    )  # fmt: skip
+    decoded = {key: _decode(each, number) for key, each in kwargs.items()}
+    return _Node(op, name, tuple(_decode(each, number) for each in args), decoded, [])
 
 
 def _decode(value: Any, number: int, depth: int = 0) -> Any:
@@ -219,13 +226,13 @@ def _parts(value: Any) -> Iterator[_Ref]:
         yield from _parts(list(value.values()))
 
 
-def _mark_last_uses(steps: list[_Step]) -> None:
+def _mark_last_uses(nodes: list[_Node]) -> None:
     seen: set[int] = set()
-    for step in reversed(steps):
-        for ref in _parts([step.args, step.kwargs]):
+    for node in reversed(nodes):
+        for ref in _parts([node.args, node.kwargs]):
             if ref.node not in seen:
                 seen.add(ref.node)
-                step.last.append(ref.node)
+                node.last.append(ref.node)
 
 
 def _resolve(value: Any, values: list[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""A model's operations as plain data: how a file is loaded without anyone's class (rebuild.py).
+"""A model in, plain data out: its operations as a graph of names, which decode.py makes a model from.
 
 {"modules": {path: {"type": "Conv2d", "stride": [1, 1], ...}},
  "nodes": [{"op": "input"}, {"op": "module", "name": path, "args": [{"node": 0}]}, ...]}
@@ -15,37 +15,25 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from cigl.runtime.allowed import FUNCTION_NAMES, METHODS, is_plain, make_module, module_fields, shapes
-from cigl.runtime.state import named_tensors
-from cigl.runtime.tracing import Proxy, hooked
+from cigl.runtime.compile.tracing import Tracer, hooked
+from cigl.runtime.format.allowed import FUNCTION_NAMES, METHODS, is_plain, make_module, module_fields, shapes
+from cigl.runtime.format.tensors import named_tensors
 
 
-class OutsideError(Exception):
-    """An operation that the tables don't have."""
+class Unsupported(Exception):
+    """An operation that a file can't hold, because the tables don't have it."""
 
 
-class _Tracer(fx.Tracer):
-    """Arguments that have a default keep it: a condition on them is decided while tracing."""
-
-    def create_proxy(self, kind: str, target: Any, args: Any, *rest: Any, **more: Any) -> Any:
-        if kind == "placeholder" and args:
-            return args[0]
-        return super().create_proxy(kind, target, args, *rest, **more)
-
-    def proxy(self, node: fx.Node) -> Proxy:
-        return Proxy(node, self)
-
-
-def describe(model: nn.Module) -> dict[str, Any]:
-    """The graph of a model in eval mode, or an OutsideError that says which operation it has none for."""
+def encode_graph(model: nn.Module) -> dict[str, Any]:
+    """The graph of a model in eval mode, or ``Unsupported`` with the operation that a file can't hold."""
     _refuse_hooks("the model", model)
     if "forward" in vars(model):
-        raise OutsideError("its forward is not that of its class")  # which is what torch.fx traces
+        raise Unsupported("its forward is not that of its class")  # which is what torch.fx traces
     try:
-        traced = _Tracer().trace(model)
+        traced = Tracer().trace(model)
     except Exception as error:  # a user's forward can fail in any way on what is no tensor
         lines = str(error).splitlines() or [type(error).__name__]
-        raise OutsideError(f"it can't be traced ({lines[0]})") from error
+        raise Unsupported(f"it can't be traced ({lines[0]})") from error
     modules: dict[str, Any] = {}
     nodes: list[dict[str, Any]] = []
     numbers: dict[fx.Node, int] = {}
@@ -59,11 +47,11 @@ def _node(node: fx.Node, model: nn.Module, modules: dict[str, Any], numbers: Map
     target: Any = node.target
     if node.op == "placeholder":
         if target.startswith("*"):
-            raise OutsideError(f"it takes any number of inputs, {target}")
+            raise Unsupported(f"it takes any number of inputs, {target}")
         return {"op": "input"}
     if node.op == "get_attr":
         if target not in named_tensors(model):
-            raise OutsideError("a tensor is made while it runs")
+            raise Unsupported("a tensor is made while it runs")
         return {"op": "tensor", "name": target}
     if node.op == "call_module":
         kind, name = "module", target
@@ -75,7 +63,7 @@ def _node(node: fx.Node, model: nn.Module, modules: dict[str, Any], numbers: Map
     else:
         kind, name = "output", "output"
     if not name:
-        raise OutsideError(f"the operation {getattr(target, '__name__', target)!r} is not among those a file can hold")
+        raise Unsupported(f"the operation {getattr(target, '__name__', target)!r} is not among those a file can hold")
     found: dict[str, Any] = {"op": kind} if kind == "output" else {"op": kind, "name": name}
     found["args"] = [_encode(value, numbers) for value in node.args]
     if node.kwargs:
@@ -86,20 +74,20 @@ def _node(node: fx.Node, model: nn.Module, modules: dict[str, Any], numbers: Map
 def _module(path: str, module: nn.Module) -> dict[str, Any]:
     fields = module_fields(module)
     if fields is None:
-        raise OutsideError(f"the module {path!r} is a {type(module).__name__}")
+        raise Unsupported(f"the module {path!r} is a {type(module).__name__}")
     _refuse_hooks(f"the module {path!r}", module)
     try:
         made = make_module(fields)
     except (ValueError, TypeError) as error:
-        raise OutsideError(f"the module {path!r} is {error}") from error
+        raise Unsupported(f"the module {path!r} is {error}") from error
     if shapes(made) != shapes(module):
-        raise OutsideError(f"the module {path!r} has other tensors than a {type(module).__name__} has")
+        raise Unsupported(f"the module {path!r} has other tensors than a {type(module).__name__} has")
     return fields
 
 
 def _refuse_hooks(whose: str, module: nn.Module) -> None:
     if hooked(module):
-        raise OutsideError(f"{whose} has a forward hook")
+        raise Unsupported(f"{whose} has a forward hook")
 
 
 def _encode(value: Any, numbers: Mapping[fx.Node, int]) -> Any:
@@ -115,4 +103,4 @@ def _encode(value: Any, numbers: Mapping[fx.Node, int]) -> Any:
         return {"dict": {key: _encode(each, numbers) for key, each in value.items()}}
     if is_plain(value):
         return value
-    raise OutsideError(f"the argument {str(value)[:40]!r} is not plain data")
+    raise Unsupported(f"the argument {str(value)[:40]!r} is not plain data")

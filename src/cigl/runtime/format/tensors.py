@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from cigl.errors import CiglError
-from cigl.runtime import gaps
-from cigl.runtime.file import DTYPES, NAMES, Damaged, is_shape
+from cigl.runtime.format import gaps
+from cigl.runtime.format.container import DTYPES, NAMES, Damaged, is_shape
 
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _ENTRY = 128  # bytes that one more entry costs in the header
@@ -46,8 +46,10 @@ def _plain(name: str, tensor: Tensor) -> Tensor:
         raise CiglError(f"{name} has no shape yet: run the model once, then save it.")
     plain = tensor.detach()
     if type(plain) not in (Tensor, nn.Parameter, nn.Buffer) or plain.is_meta or plain.layout != torch.strided:
-        raise CiglError(f"{name} is no plain tensor ({type(plain).__name__}, {plain.layout}, {plain.device}): make "
-                        "it dense and whole before saving the model.")  # fmt: skip
+        raise CiglError(
+            f"{name} is not a plain tensor ({type(plain).__name__}, {plain.layout}, {plain.device}): make it dense "
+            "and whole before saving the model."
+        )
     if plain.dtype not in NAMES:
         raise CiglError(f"{name} is {plain.dtype}, which safetensors files don't have: convert it before saving.")
     return plain.cpu().contiguous()

@@ -1,49 +1,55 @@
-"""From recorded steps to what the kernels run: layout, places in the arena, offsets of the non-zeros."""
+"""Steps made ready for the kernels: layout, places in the arena, offsets of the non-zeros."""
 
 from __future__ import annotations
 
 import ctypes
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from cigl.errors import CiglError
-from cigl.runtime import library
-from cigl.runtime.layout import Arena, Layout, Place, up
-from cigl.runtime.library import Op, View
-from cigl.runtime.packed import Packed
-from cigl.runtime.steps import Kind, Pair, Step, Value
+from cigl.runtime.compile.operations import Pair
+from cigl.runtime.program import library
+from cigl.runtime.program.interface import ProgramStruct, StepStruct, View
+from cigl.runtime.program.layout import Layout, up
+from cigl.runtime.program.memory import Arena, Place
+from cigl.runtime.program.packed import Packed
+from cigl.runtime.program.steps import Kind, Step, Value
 
 _NOWHERE = View(-1, 0, 0, 0, 0, 0)
 
 
-class Plan:
+class Executable:
     """Steps, ready to run on ``images`` with ``threads``."""
 
     def __init__(
         self, inputs: Sequence[Value], steps: Sequence[Step], outputs: Sequence[Value], images: int, threads: int
     ):
+        # an input that is flattened is read as a row: the caller's memory is in that order already
+        rows = {step.out: step.x for step in steps if step.kind == Kind.FLATTEN and step.x in inputs}
+        steps = [step for step in steps if step.out not in rows]
         values = [*outputs, *(value for step in steps for value in (step.x, step.out))]
         self._isa, self._layout = _vectors(images, [value.shape for value in values])
         self._arena = Arena(self._layout)
-        self._owned: list[np.ndarray[Any, Any]] = []  # what the operations point to
+        self._owned: list[np.ndarray[Any, Any]] = []  # what the structures point to
         self._packed: list[Packed] = []
         self._places: dict[Value, Place] = {}
         self._paddings = self._wanted_paddings(steps)
-        self._ops: list[Op] = []
-        self.made: list[Value | int] = []  # by each operation: a value, or the output of this number
+        self._structs: list[StepStruct] = []
+        self.made: list[Value | int] = []  # by each structure: a value, or the output of this number
 
-        self._lower(inputs, steps, outputs)
+        self._assemble(inputs, rows, steps, outputs)
         reach = max((step.packed.kernel[1] + step.stride[1] for step in steps if step.packed), default=0)
         arena = up(self._arena.size + 4 * self._layout.width + reach, 16)  # vectors may reach past the last row's end
         blocks = -(-images // self._layout.block)
         self.floats = arena * (threads if blocks >= threads else 1)
-        self._array = (Op * len(self._ops))(*self._ops)
-        self._program = library.Program(
-            self._array, len(self._ops), images, self._layout.lanes, self._layout.spread, arena, threads
+        count = len(self._structs)
+        self._array = (StepStruct * count)(*self._structs)
+        self._program = ProgramStruct(
+            self._array, count, images, self._layout.lanes, self._layout.spread, arena, threads
         )
 
     @property
@@ -53,10 +59,10 @@ class Plan:
     def run(
         self, arena: Tensor, inputs: Sequence[Tensor], outputs: Sequence[Tensor], timed: bool = False
     ) -> list[float]:
-        """Run all images, and return the seconds that each operation took if asked to."""
+        """Run all images, and return the seconds that each structure took, if ``timed``."""
         sources = (ctypes.c_void_p * len(inputs))(*(each.data_ptr() for each in inputs))
         targets = (ctypes.c_void_p * len(outputs))(*(each.data_ptr() for each in outputs))
-        seconds = (ctypes.c_double * len(self._ops))() if timed else None
+        seconds = (ctypes.c_double * len(self._structs))() if timed else None
         program = ctypes.byref(self._program)
         library.get().cigl_run(self._isa.encode(), program, arena.data_ptr(), sources, targets, seconds)
         return list(seconds or [])
@@ -74,24 +80,26 @@ class Plan:
         """Whether a strided convolution needs its input's pixels sorted: with pixels in a vector, it can't skip any."""
         return self._layout.lanes == 1 and step.kind == Kind.CONV and step.stride != (1, 1)
 
-    def _lower(self, inputs: Sequence[Value], steps: Sequence[Step], outputs: Sequence[Value]) -> None:
+    def _assemble(
+        self, inputs: Sequence[Value], rows: Mapping[Value, Value], steps: Sequence[Step], outputs: Sequence[Value]
+    ) -> None:
         uses = Counter([value for step in steps for value in step.reads()] + list(outputs))
         for value in uses:
-            source = value if value in inputs else value.source
+            source = value if value in inputs else rows.get(value)
             if source is not None:
                 outside = View(inputs.index(source), 0, 0, *_sizes(value.shape))
-                self._emit(Kind.LOAD, value, in_=outside, out=self._take(value))
+                self._append(Kind.LOAD, source, in_=outside, out=self._take(value))
         for step in steps:
-            self._lower_step(step)
+            self._assemble_step(step)
             uses.subtract(step.reads())
             for value in {*step.reads(), *step.writes()}:
                 if not uses[value]:
                     self._release(value)
         for number, value in enumerate(outputs):
             outside = View(number, 0, 0, *_sizes(value.shape))
-            self._emit(Kind.STORE, number, in_=self._places[value].view, out=outside)
+            self._append(Kind.STORE, number, in_=self._places[value].view, out=outside)
 
-    def _lower_step(self, step: Step) -> None:
+    def _assemble_step(self, step: Step) -> None:
         place = self._places[step.x]
         if step.kind == Kind.FLATTEN and step.x.shape[1:] == (1, 1) and self._layout.lanes > 1:
             self._places[step.out] = place  # it lies there in the right order
@@ -110,37 +118,26 @@ class Plan:
         }
         made = step.normed or step.out
         if step.packed is None:
-            self._emit(step.kind, made, in_=place.view, **fields)
+            self._append(step.kind, made, in_=place.view, **fields)
         elif self._splits(step):
             parts = self._split(step, step.packed, place.view)
             fields |= {"stride": (1, 1), "padding": (0, 0)} | self._weights(step, step.packed, parts.view)
-            self._emit(Kind.CONV, made, in_=parts.view, **fields)
+            self._append(Kind.CONV, made, in_=parts.view, **fields)
             self._arena.give_back(parts)
         else:
             fields |= self._weights(step, step.packed, place.view)
-            self._emit(Kind.CONV if self._layout.lanes > 1 else step.kind, made, in_=place.view, **fields)
+            self._append(Kind.CONV if self._layout.lanes > 1 else step.kind, made, in_=place.view, **fields)
 
     def _split(self, step: Step, packed: Packed, x: View) -> Place:
         """Sort a strided convolution's input by what its taps see."""
         phases = _phases(step, packed)
         _, height, width = step.out.shape
-        parts = self._arena.take(
-            (
-                x.channels * phases[0] * phases[1],
-                height + (packed.kernel[0] - 1) // step.stride[0],
-                width + (packed.kernel[1] - 1) // step.stride[1],
-            ),
-            (0, 0),
-        )
-        self._emit(
-            Kind.SPLIT,
-            step.normed or step.out,
-            in_=x,
-            out=parts.view,
-            kernel=phases,
-            stride=step.stride,
-            padding=step.padding,
-        )
+        channels = x.channels * phases[0] * phases[1]
+        height += (packed.kernel[0] - 1) // step.stride[0]
+        width += (packed.kernel[1] - 1) // step.stride[1]
+        parts = self._arena.take((channels, height, width), (0, 0))
+        window = {"kernel": phases, "stride": step.stride, "padding": step.padding}
+        self._append(Kind.SPLIT, step.normed or step.out, in_=x, out=parts.view, **window)
         return parts
 
     def _weights(self, step: Step, packed: Packed, x: View) -> dict[str, Any]:
@@ -179,11 +176,11 @@ class Plan:
         self._owned.append(array)
         return array.ctypes.data
 
-    def _emit(self, kind: Kind, made: Value | int, **fields: Any) -> None:
-        op = Op(kind=kind, add=_NOWHERE, normed=_NOWHERE)
+    def _append(self, kind: Kind, made: Value | int, **fields: Any) -> None:
+        struct = StepStruct(kind=kind, add=_NOWHERE, normed=_NOWHERE)
         for name, value in fields.items():
-            setattr(op, name, value)
-        self._ops.append(op)
+            setattr(struct, name, value)
+        self._structs.append(struct)
         self.made.append(made)
 
 

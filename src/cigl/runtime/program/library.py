@@ -1,4 +1,4 @@
-"""The compiled kernels: found beside this file, checked, called through a plain C interface.
+"""The compiled kernels: found beside this file, compared with interface.py, called through a plain C interface.
 
 ``CIGL_ISA=portable|avx2|avx512`` forces an instruction set; otherwise it is the best that the processor has.
 """
@@ -9,41 +9,17 @@ import ctypes
 import functools
 import os
 from importlib.machinery import EXTENSION_SUFFIXES
+from itertools import zip_longest
 from pathlib import Path
 
 import torch as torch  # first: its OpenMP is then the one that the kernels use, too
 
 from cigl.errors import CiglError
+from cigl.runtime.program import interface
 
-ABI = 1
+ABI = 2
 ISAS = ("avx512", "avx2", "portable")  # the best first
 _FOLDER = Path(__file__).parent
-
-
-class View(ctypes.Structure):
-    """Where a value lies in the arena; mirrors kernels/program.h, as do the two below."""
-
-    _fields_ = [(name, ctypes.c_int64) for name in ("at", "row", "channel", "channels", "height", "width")]
-
-
-_Pair = ctypes.c_int64 * 2
-
-
-class Op(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("kind", "relu")),
-        *((name, View) for name in ("in_", "add", "out", "normed")),
-        *((name, _Pair) for name in ("kernel", "stride", "padding")),
-        *((name, ctypes.c_int64) for name in ("count_padding", "blocks")),
-        *((name, ctypes.c_void_p) for name in ("rows", "offsets", "values", "bias", "scale", "shift")),
-    ]
-
-
-class Program(ctypes.Structure):
-    _fields_ = [
-        ("ops", ctypes.POINTER(Op)),
-        *((name, ctypes.c_int64) for name in ("count", "images", "lanes", "spread", "arena", "threads")),
-    ]
 
 
 def available() -> bool:
@@ -102,16 +78,28 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     try:
         library = ctypes.CDLL(str(file))
         library.cigl_abi.restype = ctypes.c_int64
-        version = library.cigl_abi()
+        library.cigl_interface.restype = ctypes.c_char_p
+        version, theirs = library.cigl_abi(), library.cigl_interface().decode()
     except (OSError, AttributeError) as error:
         return None, f"the sparse kernels in {file} can't be loaded ({error}): install cigl again."
     if version != ABI:
         return None, f"the sparse kernels in {file} are of version {version}, not {ABI}: install cigl again."
+    if difference := _difference(interface.described(), theirs):
+        return None, f"the sparse kernels in {file} were built from other sources ({difference}): install cigl again."
     library.cigl_lanes.restype = ctypes.c_int64
     library.cigl_lanes.argtypes = [ctypes.c_char_p]
     library.cigl_fma_peak.restype = ctypes.c_double
     library.cigl_fma_peak.argtypes = [ctypes.c_char_p, ctypes.c_double]
     library.cigl_run.restype = ctypes.c_int64
+    program = ctypes.POINTER(interface.ProgramStruct)
     pointers, seconds = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_double)
-    library.cigl_run.argtypes = [ctypes.c_char_p, ctypes.POINTER(Program), ctypes.c_void_p, pointers, pointers, seconds]
+    library.cigl_run.argtypes = [ctypes.c_char_p, program, ctypes.c_void_p, pointers, pointers, seconds]
     return library, ""
+
+
+def _difference(ours: str, theirs: str) -> str:
+    """The first line in which two descriptions of the interface differ, or nothing."""
+    for here, there in zip_longest(ours.splitlines(), theirs.splitlines(), fillvalue="nothing"):
+        if here != there:
+            return f"{there!r} where Python has {here!r}"
+    return ""

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from cigl.errors import CiglError
+from cigl.runtime.compile import operations as op
+from cigl.runtime.compile.network import Network
 
 # Input channels (times the kernel's rows) whose activations are meant to stay in the first-level cache together.
 _BLOCK = 128
@@ -60,3 +62,10 @@ class Packed:
     def bytes(self) -> int:
         arrays = (self.rows, self.positions, self.values, self.bias)
         return sum(each.nbytes for each in arrays if each is not None)
+
+
+def pack(network: Network) -> None:
+    """Hold the weights as their non-zeros alone, where there are kernels for the layer and that is the smaller form."""
+    for unit in network.units:
+        if isinstance(unit.operation, op.Layer) and unit.operation.plain:
+            unit.operation.weight.shrink(Packed)

@@ -1,25 +1,36 @@
-"""What a program records: values, and the steps between them."""
+"""Operations as steps: for which shapes there are kernels, and which steps compute the same as torch.
+
+In a program a value is a number of images, each (channels, height, width) if torch has four dimensions, else
+(features,). A new operation of the kernels is a ``Kind``, and a ``fits`` and an ``emit`` for its type.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import singledispatch
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from cigl.runtime.packed import Packed
+from cigl.errors import CiglError
+from cigl.runtime.compile import operations as op
+from cigl.runtime.compile.operations import Pair
+from cigl.runtime.program.packed import Packed
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
-Pair = tuple[int, int]
+Shape = tuple[int, ...] | None  # of a float32 tensor with values; None for anything else, which no kernel takes
 
 
 class Kind(IntEnum):
-    """As in kernels/program.h."""
+    """The kernels, in the order of the lists at the end of kernels/conv.h and kernels/plain.h."""
 
-    LOAD = 0
-    STORE = 1
-    CONV = 2
+    CONV = 0
+    LOAD = 1
+    STORE = 2
     DOT = 3
     ELEMENTWISE = 4
     SPLIT = 5
@@ -31,20 +42,21 @@ class Kind(IntEnum):
 
 @dataclass(eq=False, frozen=True)
 class Value:
-    """What an operation yields, per image: (channels, height, width) or (features,)."""
+    """What a step computes, per image: (channels, height, width) or (features,)."""
 
     shape: tuple[int, ...]
-    source: Value | None = None  # an input that this is another reading of
 
 
 @dataclass
 class Step:
+    """One call of a kernel; what its fields mean is said in kernels/program.h."""
+
     kind: Kind
     x: Value
     out: Value
     add: Value | None = None
     normed: Value | None = None
-    keep: bool = True
+    keep: bool = True  # whether `out` is written; a convolution with a norm may write `normed` alone
     packed: Packed | None = None
     scale: Floats | None = None
     shift: Floats | None = None
@@ -54,8 +66,175 @@ class Step:
     padding: Pair = (0, 0)
     count_padding: bool = False
 
-    def reads(self) -> list[Value]:
-        return [self.x] if self.add is None else [self.x, self.add]
+    def reads(self) -> tuple[Value, ...]:
+        return (self.x,) if self.add is None else (self.x, self.add)
 
-    def writes(self) -> list[Value]:
-        return ([self.out] if self.keep else []) + ([] if self.normed is None else [self.normed])
+    def writes(self) -> tuple[Value, ...]:
+        return (self.out,) * self.keep + (() if self.normed is None else (self.normed,))
+
+
+def per_image(shape: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    """How a program sees a tensor: the number of images and the shape of each.
+
+    >>> per_image((2, 3, 8, 8)), per_image((2, 5, 7))
+    ((2, (3, 8, 8)), (10, (7,)))
+    """
+    return (shape[0], shape[1:]) if len(shape) == 4 else (math.prod(shape[:-1]), shape[-1:])
+
+
+@singledispatch
+def fits(operation: op.Operation, inputs: Sequence[Shape], output: Shape) -> bool:
+    """Whether the kernels compute just what torch does, for tensors of these shapes."""
+    return False
+
+
+@singledispatch
+def emit(operation: op.Operation, *inputs: Value) -> list[Step]:
+    """The steps of an operation that fits. Its results are what the last one writes; without steps, its input."""
+    raise CiglError(f"there is no kernel for {type(operation).__name__}: run it dense.")
+
+
+@fits.register
+def _(operation: op.Conv, inputs: Sequence[Shape], output: Shape) -> bool:
+    return operation.plain and _is_image(inputs[0]) and list(inputs[1:]) == [output] * operation.add
+
+
+@emit.register
+def _(operation: op.Conv, x: Value, *others: Value) -> list[Step]:
+    packed = operation.weight.packed(Packed)
+    stride, padding = operation.stride, operation.padding
+    out = Value((packed.outputs, *_window(x, packed.kernel, stride, padding)))
+    if packed.inputs != x.shape[0]:
+        raise CiglError(f"a convolution of {packed.inputs} channels can't take {x.shape}.")
+    if len(others) != operation.add or any(other.shape != out.shape for other in others):
+        shapes = [other.shape for other in others]
+        raise CiglError(f"a convolution can add one value of its own shape {out.shape} or none, not {shapes}.")
+    add = others[0] if others else None
+    step = Step(Kind.CONV, x, out, add, packed=packed, relu=operation.relu, stride=stride, padding=padding)
+    if operation.norm is not None:
+        step.normed, step.keep, step.relu = Value(out.shape), operation.keep, False
+        step.scale, step.shift = _per_channel(out, *operation.norm)
+    return [step]
+
+
+@fits.register
+def _(operation: op.Linear, inputs: Sequence[Shape], output: Shape) -> bool:
+    return inputs[0] is not None and len(inputs[0]) != 4
+
+
+@emit.register
+def _(operation: op.Linear, x: Value) -> list[Step]:
+    packed = operation.weight.packed(Packed)
+    if len(x.shape) != 1 or packed.kernel != (1, 1) or packed.inputs != x.shape[0]:
+        raise CiglError(f"a linear layer of {packed.inputs} features can't take {x.shape}.")
+    return [Step(Kind.DOT, x, Value((packed.outputs,)), packed=packed, relu=operation.relu)]
+
+
+@fits.register
+def _(operation: op.Norm, inputs: Sequence[Shape], output: Shape) -> bool:
+    return inputs[0] is not None and len(inputs[0]) in (2, 4)
+
+
+@emit.register
+def _(operation: op.Norm, x: Value) -> list[Step]:
+    scale, shift = _per_channel(x, operation.scale, operation.shift)
+    return [Step(Kind.ELEMENTWISE, x, Value(x.shape), scale=scale, shift=shift, relu=operation.relu)]
+
+
+@fits.register
+def _(operation: op.Relu, inputs: Sequence[Shape], output: Shape) -> bool:
+    return bool(inputs[0])
+
+
+@emit.register
+def _(operation: op.Relu, x: Value) -> list[Step]:
+    return [Step(Kind.ELEMENTWISE, x, Value(x.shape), relu=True)]
+
+
+@fits.register
+def _(operation: op.Add, inputs: Sequence[Shape], output: Shape) -> bool:
+    return len(inputs) == 2 and bool(inputs[0]) and inputs[0] == inputs[1]
+
+
+@emit.register
+def _(operation: op.Add, a: Value, b: Value) -> list[Step]:
+    if a.shape != b.shape:
+        raise CiglError(f"{a.shape} and {b.shape} can't be added: only equal shapes can.")
+    return [Step(Kind.ELEMENTWISE, a, Value(a.shape), b, relu=operation.relu)]
+
+
+@fits.register
+def _(operation: op.MaxPool | op.AvgPool, inputs: Sequence[Shape], output: Shape) -> bool:
+    return _is_image(inputs[0])
+
+
+@emit.register
+def _(operation: op.MaxPool, x: Value) -> list[Step]:
+    return [_pool(Kind.MAX_POOL, operation, x, count_padding=False)]
+
+
+@emit.register
+def _(operation: op.AvgPool, x: Value) -> list[Step]:
+    return [_pool(Kind.AVG_POOL, operation, x, count_padding=operation.count_include_pad)]
+
+
+@fits.register
+def _(operation: op.Mean, inputs: Sequence[Shape], output: Shape) -> bool:
+    return _is_image(inputs[0]) and {dim % 4 for dim in operation.dims} == {2, 3}
+
+
+@emit.register
+def _(operation: op.Mean, x: Value) -> list[Step]:
+    _need_image(x)
+    mean = Step(Kind.MEAN, x, Value((x.shape[0], 1, 1)))
+    return [mean] if operation.keepdim else [mean, *_flatten(mean.out)]
+
+
+@fits.register
+def _(operation: op.InTorch, inputs: Sequence[Shape], output: Shape) -> bool:
+    x = inputs[0] if len(inputs) == 1 else None
+    return operation.reshapes and x is not None and len(x) in (2, 4) and output == (x[0], math.prod(x[1:]))
+
+
+@emit.register
+def _(operation: op.InTorch, x: Value) -> list[Step]:
+    return _flatten(x)
+
+
+def _flatten(x: Value) -> list[Step]:
+    """All features of an image in one row, in torch's order."""
+    return [] if len(x.shape) == 1 else [Step(Kind.FLATTEN, x, Value((math.prod(x.shape),)))]
+
+
+def _pool(kind: Kind, pool: op.MaxPool | op.AvgPool, x: Value, count_padding: bool) -> Step:
+    kernel, stride, padding = pool.kernel, pool.stride, pool.padding
+    out = Value((x.shape[0], *_window(x, kernel, stride, padding)))
+    if any(2 * padding[i] > kernel[i] for i in (0, 1)):
+        raise CiglError(f"a pooling's padding {padding} must be at most half of its kernel {kernel}.")
+    return Step(kind, x, out, kernel=kernel, stride=stride, padding=padding, count_padding=count_padding)
+
+
+def _is_image(shape: Shape) -> bool:
+    return shape is not None and len(shape) == 4
+
+
+def _need_image(x: Value) -> None:
+    if len(x.shape) != 3:
+        raise CiglError(f"this operation needs (channels, height, width), not {x.shape}.")
+
+
+def _window(x: Value, kernel: Pair, stride: Pair, padding: Pair) -> Pair:
+    """The output's height and width."""
+    _need_image(x)
+    if min(kernel) < 1 or min(stride) < 1 or min(padding) < 0:
+        raise CiglError(f"no window has kernel {kernel}, stride {stride} and padding {padding}.")
+    height, width = ((x.shape[i + 1] + 2 * padding[i] - kernel[i]) // stride[i] + 1 for i in (0, 1))
+    if height < 1 or width < 1:
+        raise CiglError(f"a window of {kernel} with padding {padding} does not fit into {x.shape}.")
+    return height, width
+
+
+def _per_channel(x: Value, scale: Tensor, shift: Tensor) -> tuple[Floats, Floats]:
+    if scale.shape != (x.shape[0],) or shift.shape != (x.shape[0],):
+        raise CiglError(f"scale and shift must have one value for each of {x.shape[0]} channels.")
+    return scale.detach().float().cpu().numpy().copy(), shift.detach().float().cpu().numpy().copy()

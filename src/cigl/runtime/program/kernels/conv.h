@@ -8,52 +8,54 @@ static const int64_t AHEAD = 2;   // output channels
 static const int64_t CHUNK = 64;  // output channels whose partial sums wait in L1 between blocks of input channels
 
 struct Conv {
-    const Op& op;
+    const Step& step;
     float* arena;
     int64_t columns;  // vectors in an output row
     Mask edge;        // the part of a row's last vector that is inside
-    int64_t step;     // input floats from one output vector to the next
+    int64_t advance;  // input floats from one output vector to the next
 };
 
 // Everything that follows the sum, while it is in registers.
 template <int R, int K>
 static inline void finish(const Conv& c, const Vec* sums, int64_t o, int64_t y, int64_t x) {
-    const Op& op = c.op;
+    const Step& step = c.step;
     const bool last = x + K == c.columns;
     Vec s[R * K];
     for (int i = 0; i < R * K; ++i) s[i] = sums[i];
-    if (op.add.at >= 0) {
-        const float* add = c.arena + op.add.at + o * op.add.channel + y * op.add.row + x * LANES;
+    if (step.add.at >= 0) {
+        const float* add = c.arena + step.add.at + o * step.add.channel + y * step.add.row + x * LANES;
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-            for (int k = 0; k < K; ++k) s[r * K + k] += load(add + r * op.add.row + k * LANES);
+            for (int k = 0; k < K; ++k) s[r * K + k] += load(add + r * step.add.row + k * LANES);
     }
-    if (op.relu)
+    if (step.relu)
 #pragma GCC unroll 16
         for (int i = 0; i < R * K; ++i) s[i] = relu(s[i]);
-    if (op.out.at >= 0) {
-        float* out = c.arena + op.out.at + o * op.out.channel + y * op.out.row + x * LANES;
+    if (step.out.at >= 0) {
+        float* out = c.arena + step.out.at + o * step.out.channel + y * step.out.row + x * LANES;
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
             for (int k = 0; k < K; ++k)
-                store(out + r * op.out.row + k * LANES, k == K - 1 && last ? keep(s[r * K + k], c.edge) : s[r * K + k]);
+                store(out + r * step.out.row + k * LANES,
+                      k == K - 1 && last ? keep(s[r * K + k], c.edge) : s[r * K + k]);
     }
-    if (op.normed.at >= 0) {
-        const Vec scale = splat(op.scale[o]), shift = splat(op.shift[o]);
-        float* out = c.arena + op.normed.at + o * op.normed.channel + y * op.normed.row + x * LANES;
+    if (step.normed.at >= 0) {
+        const Vec scale = splat(step.scale[o]), shift = splat(step.shift[o]);
+        float* out = c.arena + step.normed.at + o * step.normed.channel + y * step.normed.row + x * LANES;
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
             for (int k = 0; k < K; ++k) {
                 const Vec v = relu(s[r * K + k] * scale + shift);
-                store(out + r * op.normed.row + k * LANES, k == K - 1 && last ? keep(v, c.edge) : v);
+                store(out + r * step.normed.row + k * LANES, k == K - 1 && last ? keep(v, c.edge) : v);
             }
     }
 }
 
-// Asks for the memory that `finish` will touch: a tile's lines are too far from the last one's for the processor to guess.
+// Asks for the memory that `finish` will touch: a tile's lines are too far from the last one's for the processor to
+// guess.
 template <int R, int K>
 static inline void expect(const Conv& c, const View& v, int64_t o, int64_t y, int64_t x) {
     if (v.at < 0) return;
@@ -87,9 +89,9 @@ static inline void accumulate(Vec* sums, const float* const* in, const int32_t* 
 // The last tile of a row or column overlaps the one before, where the size is no multiple: same inputs, same result.
 template <int R, int K, int STEP>
 static void convolve(const Conv& c, int64_t worker, int64_t workers) {
-    const Op& op = c.op;
-    const int64_t outputs = op.out.channels, tiles_x = (c.columns + K - 1) / K, tiles_y = (op.out.height + R - 1) / R;
-    const int64_t tiles = tiles_x * tiles_y;
+    const Step& step = c.step;
+    const int64_t outputs = step.out.channels;
+    const int64_t tiles_x = (c.columns + K - 1) / K, tiles_y = (step.out.height + R - 1) / R, tiles = tiles_x * tiles_y;
     int64_t chunk = CHUNK;
     if (workers > 1 && tiles < 4 * workers) chunk = (outputs * tiles + 4 * workers - 1) / (4 * workers);
     chunk = chunk < 1 ? 1 : chunk > CHUNK ? CHUNK : chunk;
@@ -100,24 +102,24 @@ static void convolve(const Conv& c, int64_t worker, int64_t workers) {
         const int64_t tile = item / chunks, from = item % chunks * chunk;
         const int64_t to = from + chunk < outputs ? from + chunk : outputs;
         int64_t y = tile / tiles_x * R, x = tile % tiles_x * K;
-        if (y + R > op.out.height) y = op.out.height - R;
+        if (y + R > step.out.height) y = step.out.height - R;
         if (x + K > c.columns) x = c.columns - K;
         const float* in[R];
         for (int r = 0; r < R; ++r)
-            in[r] = c.arena + op.in.at + (y + r) * op.stride[0] * op.in.row + x * c.step;
-        for (int64_t block = 0; block < op.blocks; ++block)
+            in[r] = c.arena + step.in.at + (y + r) * step.stride[0] * step.in.row + x * c.advance;
+        for (int64_t block = 0; block < step.blocks; ++block)
             for (int64_t o = from; o < to; ++o) {
-                const int32_t* row = op.rows + block * outputs + o;
-                if (block == op.blocks - 1 && o + AHEAD < to) {
-                    expect<R, K>(c, op.add, o + AHEAD, y, x);
-                    expect<R, K>(c, op.out, o + AHEAD, y, x);
-                    expect<R, K>(c, op.normed, o + AHEAD, y, x);
+                const int32_t* row = step.rows + block * outputs + o;
+                if (block == step.blocks - 1 && o + AHEAD < to) {
+                    expect<R, K>(c, step.add, o + AHEAD, y, x);
+                    expect<R, K>(c, step.out, o + AHEAD, y, x);
+                    expect<R, K>(c, step.normed, o + AHEAD, y, x);
                 }
                 Vec sums[R * K];
-                const Vec bias = splat(op.bias ? op.bias[o] : 0.0f);
+                const Vec bias = splat(step.bias ? step.bias[o] : 0.0f);
                 for (int i = 0; i < R * K; ++i) sums[i] = block ? partial[o - from][i] : bias;
-                accumulate<R, K, STEP>(sums, in, op.offsets + row[0], op.values + row[0], row[1] - row[0]);
-                if (block == op.blocks - 1)
+                accumulate<R, K, STEP>(sums, in, step.offsets + row[0], step.values + row[0], row[1] - row[0]);
+                if (block == step.blocks - 1)
                     finish<R, K>(c, sums, o, y, x);
                 else
                     for (int i = 0; i < R * K; ++i) partial[o - from][i] = sums[i];
@@ -157,9 +159,12 @@ static int64_t even_part(int64_t size, int64_t most) {
     return (size + parts - 1) / parts;
 }
 
-static void conv(const Program& program, const Op& op, float* arena, int64_t worker, int64_t workers) {
-    const int64_t floats = op.out.width * program.lanes, columns = (floats + LANES - 1) / LANES;
-    const Conv c = {op, arena, columns, first_lanes(floats - (columns - 1) * LANES), op.stride[1] * LANES};
-    const int64_t k = op.stride[1] > 2 ? 1 : even_part(columns, 8), r = even_part(op.out.height, REGISTERS / k);
-    (op.stride[1] == 2 ? with_columns<2>(k, r) : with_columns<1>(k, r))(c, worker, workers);
+static void conv(const Task& task) {
+    const Step& step = task.step;
+    const int64_t floats = step.out.width * task.program.lanes, columns = (floats + LANES - 1) / LANES;
+    const Conv c = {step, task.arena, columns, first_lanes(floats - (columns - 1) * LANES), step.stride[1] * LANES};
+    const int64_t k = step.stride[1] > 2 ? 1 : even_part(columns, 8), r = even_part(step.out.height, REGISTERS / k);
+    (step.stride[1] == 2 ? with_columns<2>(k, r) : with_columns<1>(k, r))(c, task.worker, task.workers);
 }
+
+#define CONV_KINDS(KIND) KIND(CONV, conv)

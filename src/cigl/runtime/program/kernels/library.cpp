@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <string>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -33,10 +34,16 @@ extern "C" {
 
 int64_t cigl_abi() { return CIGL_ABI; }
 
-// What the caller's mirrors of View, Op and Program must measure.
-int64_t cigl_size(int64_t which) {
-    const int64_t sizes[] = {sizeof(View), sizeof(Op), sizeof(Program)};
-    return sizes[which];
+// The kinds of steps in their order, and size and offset of every structure and field, a line each: what the caller's
+// mirrors must say, too.
+const char* cigl_interface() {
+    static const std::string text = [] {
+        std::string lines = std::string("kinds") + variant_portable.kinds + "\n";
+        for (const Field& field : FIELDS)
+            lines += field.name + (" " + std::to_string(field.offset)) + " " + std::to_string(field.size) + "\n";
+        return lines;
+    }();
+    return text.c_str();
 }
 
 // Floats per vector of an instruction set, or 0 where this processor does not have it.
@@ -60,7 +67,7 @@ double cigl_fma_peak(const char* isa, double seconds) {
 
 // Runs all images. `arena` holds p->threads times p->arena floats if there are as many blocks, else one.
 // Whole blocks go to one thread each, so that a block's activations stay in its cache; what is left over is shared.
-// `seconds`, unless null, receives the time that the first thread spends on each operation.
+// `seconds`, unless null, receives the time that the first thread spends on each step.
 int64_t cigl_run(const char* isa, const Program* p, float* arena, const float* const* inputs, float* const* outputs,
                  double* seconds) {
     const Variant* v = find(isa);
@@ -78,14 +85,14 @@ int64_t cigl_run(const char* isa, const Program* p, float* arena, const float* c
         for (int64_t b = worker; b < whole; b += workers)
             for (int64_t i = 0; i < p->count; ++i) {
                 const double start = timed ? now() : 0.0;
-                v->run(*p, p->ops[i], arena + worker * p->arena, b, 0, 1, inputs, outputs);
+                v->run({*p, p->steps[i], arena + worker * p->arena, b, 0, 1, inputs, outputs});
                 if (timed) seconds[i] += now() - start;
             }
 #pragma omp barrier
         for (int64_t b = whole; b < blocks; ++b)
             for (int64_t i = 0; i < p->count; ++i) {
                 const double start = timed ? now() : 0.0;
-                v->run(*p, p->ops[i], arena, b, worker, workers, inputs, outputs);
+                v->run({*p, p->steps[i], arena, b, worker, workers, inputs, outputs});
 #pragma omp barrier
                 if (timed) seconds[i] += now() - start;
             }

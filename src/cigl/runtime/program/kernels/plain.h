@@ -1,4 +1,5 @@
-// The operations without weights, and the dot product for single images. All are shared out by (channel, row).
+// The kernels without weights, and the dot product for single images. Workers share them by (channel, row).
+// A new one needs an entry in the list at the end, which numbers it.
 #pragma once
 #include "program.h"
 #include "vector.h"
@@ -38,8 +39,9 @@ static void separate(const float* in, int64_t step, int64_t images, int64_t coun
 
 // Between the caller's (image, channel, row, pixel) and the arena. `outside` has the caller's sizes.
 template <class Move>
-static void each_row(const Program& p, const View& outside, const View& inside, int64_t block, int64_t worker,
-                     int64_t workers, Move move) {
+static void each_row(const Task& task, const View& outside, const View& inside, Move move) {
+    const Program& p = task.program;
+    const int64_t block = task.block, worker = task.worker, workers = task.workers;
     const int64_t plane = outside.height * outside.width, size = outside.channels * plane;
     for (int64_t group = 0; group < p.spread; ++group) {
         const int64_t first = (block * p.spread + group) * p.lanes, left = p.images - first;
@@ -58,37 +60,64 @@ static void each_row(const Program& p, const View& outside, const View& inside, 
     }
 }
 
-static void elementwise(const Op& op, float* arena, int64_t lanes, Share share) {
-    const int64_t count = op.out.width * lanes;
+static void load_input(const Task& task) {
+    const float* from = task.inputs[task.step.in.at];
+    float* arena = task.arena;
+    const int64_t lanes = task.program.lanes;
+    each_row(task, task.step.in, task.step.out,
+             [=](int64_t in, int64_t image, int64_t images, int64_t count, int64_t out, int64_t step) {
+                 interleave(from + in, image, images, count, arena + out, step, lanes);
+             });
+}
+
+static void store_output(const Task& task) {
+    float* to = task.outputs[task.step.out.at];
+    const float* arena = task.arena;
+    each_row(task, task.step.out, task.step.in,
+             [=](int64_t out, int64_t image, int64_t images, int64_t count, int64_t in, int64_t step) {
+                 separate(arena + in, step, images, count, to + out, image);
+             });
+}
+
+static void elementwise(const Task& task) {
+    const Step& step = task.step;
+    float* arena = task.arena;
+    const int64_t lanes = task.program.lanes;
+    const Share share(step.out.channels * step.out.height, task.worker, task.workers);
+    const int64_t count = step.out.width * lanes;
     for (int64_t i = share.begin; i < share.end; ++i) {
-        const int64_t c = i / op.out.height, y = i % op.out.height;
-        const float *in = at(arena, op.in, c, y), *add = op.add.at < 0 ? nullptr : at(arena, op.add, c, y);
-        float* out = at(arena, op.out, c, y);
-        const float scale = op.scale ? op.scale[c] : 1.0f, shift = op.shift ? op.shift[c] : 0.0f;
+        const int64_t c = i / step.out.height, y = i % step.out.height;
+        const float *in = at(arena, step.in, c, y), *add = step.add.at < 0 ? nullptr : at(arena, step.add, c, y);
+        float* out = at(arena, step.out, c, y);
+        const float scale = step.scale ? step.scale[c] : 1.0f, shift = step.shift ? step.shift[c] : 0.0f;
         for (int64_t x = 0; x < count; ++x) {
-            float v = op.scale ? in[x] * scale + shift : in[x];
+            float v = step.scale ? in[x] * scale + shift : in[x];
             if (add) v += add[x];
-            out[x] = op.relu ? relu(v) : v;
+            out[x] = step.relu ? relu(v) : v;
         }
     }
 }
 
 // Every stride-th pixel into a plane of its own: a strided convolution becomes one of stride 1, for pixels in vectors.
-// Output channel (c * phases + phase) holds the pixels (y * stride + phase / kernel[1], x * stride + phase % kernel[1]),
-// counted from the padding's corner. What lies beyond the padding is never used, and may be anything.
-static void split(const Op& op, float* arena, Share share) {
-    const int64_t phases = op.kernel[0] * op.kernel[1], step = op.stride[1];
+// Output channel (c * phases + phase) holds the pixels (y * stride + phase / kernel[1],
+// x * stride + phase % kernel[1]), counted from the padding's corner. What lies beyond the padding is never used, and
+// may be anything.
+static void split(const Task& task) {
+    const Step& step = task.step;
+    float* arena = task.arena;
+    const Share share(step.out.channels * step.out.height, task.worker, task.workers);
+    const int64_t phases = step.kernel[0] * step.kernel[1], stride = step.stride[1];
     for (int64_t i = share.begin; i < share.end; ++i) {
-        const int64_t channel = i / op.out.height, y = i % op.out.height, phase = channel % phases;
-        const int64_t from_y = y * op.stride[0] + phase / op.kernel[1] - op.padding[0];
-        if (from_y >= op.in.height + op.padding[0]) continue;
-        const float* in = at(arena, op.in, channel / phases, from_y) + phase % op.kernel[1] - op.padding[1];
-        float* out = at(arena, op.out, channel, y);
-        if (step == 2)
-            for (int64_t x = 0; x < op.out.width; x += LANES)
+        const int64_t channel = i / step.out.height, y = i % step.out.height, phase = channel % phases;
+        const int64_t from_y = y * step.stride[0] + phase / step.kernel[1] - step.padding[0];
+        if (from_y >= step.in.height + step.padding[0]) continue;
+        const float* in = at(arena, step.in, channel / phases, from_y) + phase % step.kernel[1] - step.padding[1];
+        float* out = at(arena, step.out, channel, y);
+        if (stride == 2)
+            for (int64_t x = 0; x < step.out.width; x += LANES)
                 store(out + x, evens(load(in + 2 * x), load(in + 2 * x + LANES)));
         else
-            for (int64_t x = 0; x < op.out.width; ++x) out[x] = in[x * step];
+            for (int64_t x = 0; x < step.out.width; ++x) out[x] = in[x * stride];
     }
 }
 
@@ -106,55 +135,64 @@ static inline float larger(float a, float b) { return b > a || b != b ? b : a; }
 
 // Pooling, one tap at a time over a whole row of outputs.
 template <bool MAX>
-static void pool(const Op& op, float* arena, int64_t lanes, Share share) {
+static void pool(const Task& task) {
+    const Step& step = task.step;
+    float* arena = task.arena;
+    const int64_t lanes = task.program.lanes;
+    const Share share(step.out.channels * step.out.height, task.worker, task.workers);
     const float start = MAX ? -std::numeric_limits<float>::infinity() : 0.0f;
     auto combine = [](float a, float b) { return MAX ? larger(a, b) : a + b; };
     for (int64_t i = share.begin; i < share.end; ++i) {
-        const int64_t c = i / op.out.height, y = i % op.out.height, width = op.out.width;
-        float* out = at(arena, op.out, c, y);
+        const int64_t c = i / step.out.height, y = i % step.out.height, width = step.out.width;
+        float* out = at(arena, step.out, c, y);
         for (int64_t x = 0; x < width * lanes; ++x) out[x] = start;
         int64_t rows = 0;
-        for (int64_t v = 0; v < op.kernel[0]; ++v) {
-            const int64_t from_y = y * op.stride[0] + v - op.padding[0];
-            if (from_y < 0 || from_y >= op.in.height) continue;
+        for (int64_t v = 0; v < step.kernel[0]; ++v) {
+            const int64_t from_y = y * step.stride[0] + v - step.padding[0];
+            if (from_y < 0 || from_y >= step.in.height) continue;
             ++rows;
-            for (int64_t u = 0; u < op.kernel[1]; ++u) {
-                const int64_t offset = u - op.padding[1];
-                const Inside inside(offset, op.stride[1], op.in.width, width);
-                const float* in = at(arena, op.in, c, from_y) + offset * lanes;
-                if (lanes == 1 && op.stride[1] == 2)  // a constant stride, which compilers can do in vectors
+            for (int64_t u = 0; u < step.kernel[1]; ++u) {
+                const int64_t offset = u - step.padding[1];
+                const Inside inside(offset, step.stride[1], step.in.width, width);
+                const float* in = at(arena, step.in, c, from_y) + offset * lanes;
+                if (lanes == 1 && step.stride[1] == 2)  // a constant stride, which compilers can do in vectors
                     for (int64_t x = inside.begin; x < inside.end; ++x) out[x] = combine(out[x], in[x * 2]);
                 else if (lanes == 1)
                     for (int64_t x = inside.begin; x < inside.end; ++x)
-                        out[x] = combine(out[x], in[x * op.stride[1]]);
+                        out[x] = combine(out[x], in[x * step.stride[1]]);
                 else
                     for (int64_t x = inside.begin; x < inside.end; ++x)
                         for (int64_t lane = 0; lane < LANES; ++lane)
-                            out[x * LANES + lane] = combine(out[x * LANES + lane], in[x * op.stride[1] * LANES + lane]);
+                            out[x * LANES + lane] =
+                                combine(out[x * LANES + lane], in[x * step.stride[1] * LANES + lane]);
             }
         }
         for (int64_t x = 0; !MAX && x < width; ++x) {
-            const int64_t left = x * op.stride[1] - op.padding[1], right = left + op.kernel[1];
-            const int64_t columns = (right < op.in.width ? right : op.in.width) - (left > 0 ? left : 0);
-            const float by = 1.0f / float(op.count_padding ? op.count_padding : rows * columns);
+            const int64_t left = x * step.stride[1] - step.padding[1], right = left + step.kernel[1];
+            const int64_t columns = (right < step.in.width ? right : step.in.width) - (left > 0 ? left : 0);
+            const float by = 1.0f / float(step.count_padding ? step.count_padding : rows * columns);
             for (int64_t lane = 0; lane < lanes; ++lane) out[x * lanes + lane] *= by;
         }
     }
 }
 
-static void mean(const Op& op, float* arena, int64_t lanes, Share share) {
-    const float by = 1.0f / float(op.in.height * op.in.width);
-    const int64_t count = op.in.width * lanes;
+static void mean(const Task& task) {
+    const Step& step = task.step;
+    float* arena = task.arena;
+    const int64_t lanes = task.program.lanes;
+    const Share share(step.out.channels, task.worker, task.workers);
+    const float by = 1.0f / float(step.in.height * step.in.width);
+    const int64_t count = step.in.width * lanes;
     for (int64_t c = share.begin; c < share.end; ++c) {
         Vec sums = {};
         float rest = 0.0f;
-        for (int64_t y = 0; y < op.in.height; ++y) {
-            const float* in = at(arena, op.in, c, y);
+        for (int64_t y = 0; y < step.in.height; ++y) {
+            const float* in = at(arena, step.in, c, y);
             int64_t x = 0;
             for (; x + LANES <= count; x += LANES) sums += load(in + x);
             for (; x < count; ++x) rest += in[x];
         }
-        float* out = at(arena, op.out, c, 0);
+        float* out = at(arena, step.out, c, 0);
         if (lanes == 1) {
             for (int lane = 0; lane < LANES; ++lane) rest += sums[lane];
             *out = rest * by;
@@ -164,27 +202,45 @@ static void mean(const Op& op, float* arena, int64_t lanes, Share share) {
     }
 }
 
-static void flatten(const Op& op, float* arena, int64_t lanes, Share share) {
+static void flatten(const Task& task) {
+    const Step& step = task.step;
+    float* arena = task.arena;
+    const int64_t lanes = task.program.lanes;
+    const Share share(step.in.channels * step.in.height, task.worker, task.workers);
     for (int64_t i = share.begin; i < share.end; ++i) {
-        const float* in = at(arena, op.in, i / op.in.height, i % op.in.height);
-        for (int64_t x = 0; x < op.in.width; ++x)
-            std::memcpy(at(arena, op.out, i * op.in.width + x, 0), in + x * lanes, lanes * sizeof(float));
+        const float* in = at(arena, step.in, i / step.in.height, i % step.in.height);
+        for (int64_t x = 0; x < step.in.width; ++x)
+            std::memcpy(at(arena, step.out, i * step.in.width + x, 0), in + x * lanes, lanes * sizeof(float));
     }
 }
 
 // A linear layer for one image: four sums hide the latency of the additions.
-static void dot(const Op& op, float* arena, Share share) {
-    const float* in = arena + op.in.at;
+static void dot(const Task& task) {
+    const Step& step = task.step;
+    float* arena = task.arena;
+    const Share share(step.out.channels, task.worker, task.workers);
+    const float* in = arena + step.in.at;
     for (int64_t o = share.begin; o < share.end; ++o) {
-        float s[4] = {op.bias ? op.bias[o] : 0.0f, 0.0f, 0.0f, 0.0f};
-        for (int64_t block = 0; block < op.blocks; ++block) {
-            const int32_t* row = op.rows + block * op.out.channels + o;
+        float s[4] = {step.bias ? step.bias[o] : 0.0f, 0.0f, 0.0f, 0.0f};
+        for (int64_t block = 0; block < step.blocks; ++block) {
+            const int32_t* row = step.rows + block * step.out.channels + o;
             int64_t j = row[0];
             for (; j + 4 <= row[1]; j += 4)
-                for (int i = 0; i < 4; ++i) s[i] += op.values[j + i] * in[op.offsets[j + i]];
-            for (; j < row[1]; ++j) s[0] += op.values[j] * in[op.offsets[j]];
+                for (int i = 0; i < 4; ++i) s[i] += step.values[j + i] * in[step.offsets[j + i]];
+            for (; j < row[1]; ++j) s[0] += step.values[j] * in[step.offsets[j]];
         }
         const float sum = (s[0] + s[1]) + (s[2] + s[3]);
-        *at(arena, op.out, o, 0) = op.relu ? relu(sum) : sum;
+        *at(arena, step.out, o, 0) = step.relu ? relu(sum) : sum;
     }
 }
+
+#define PLAIN_KINDS(KIND) \
+    KIND(LOAD, load_input) \
+    KIND(STORE, store_output) \
+    KIND(DOT, dot) \
+    KIND(ELEMENTWISE, elementwise) \
+    KIND(SPLIT, split) \
+    KIND(MAX_POOL, pool<true>) \
+    KIND(AVG_POOL, pool<false>) \
+    KIND(MEAN, mean) \
+    KIND(FLATTEN, flatten)

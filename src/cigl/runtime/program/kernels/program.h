@@ -1,10 +1,10 @@
-// What Python hands over: a program is a list of operations on an arena of floats. Mirrored in cigl/runtime/program.py.
+// What Python hands over: a program is a list of steps on an arena of floats. Mirrored in ../interface.py; the two are
+// compared when the library is loaded (cigl_interface).
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
-#define CIGL_ABI 1
-
-enum Kind : int64_t { LOAD, STORE, CONV, DOT, ELEMENTWISE, SPLIT, MAX_POOL, AVG_POOL, MEAN, FLATTEN };
+#define CIGL_ABI 2
 
 // A value in the arena: float number `at` is the first pixel of the first channel. at < 0: there is none.
 struct View {
@@ -12,8 +12,8 @@ struct View {
     int64_t channels, height, width;
 };
 
-struct Op {
-    int64_t kind, relu;
+struct Step {
+    int64_t kind, relu;  // kind: which kernel, by its number in the lists at the end of conv.h and plain.h
     View in, add, out, normed;
     int64_t kernel[2], stride[2], padding[2];
     int64_t count_padding;             // AVG_POOL: divide by the whole kernel, not by what lies inside
@@ -25,7 +25,7 @@ struct Op {
 };
 
 struct Program {
-    const Op* ops;
+    const Step* steps;
     int64_t count;
     int64_t images;   // of the batch
     int64_t lanes;    // images side by side in one vector, or 1: then neighbouring pixels share it
@@ -34,11 +34,41 @@ struct Program {
     int64_t threads;
 };
 
-// One instruction set's way to run a program for one block of images; `worker` of `workers` share each operation.
+// Every field of the above, as cigl_interface describes it.
+struct Field {
+    const char* name;
+    size_t offset, size;
+};
+#define WHOLE(type) {#type, 0, sizeof(type)}
+#define FIELD(type, name) {#type "." #name, offsetof(type, name), sizeof(type::name)}
+constexpr Field FIELDS[] = {
+    WHOLE(View), FIELD(View, at), FIELD(View, row), FIELD(View, channel), FIELD(View, channels), FIELD(View, height),
+    FIELD(View, width),
+    WHOLE(Step), FIELD(Step, kind), FIELD(Step, relu), FIELD(Step, in), FIELD(Step, add), FIELD(Step, out),
+    FIELD(Step, normed), FIELD(Step, kernel), FIELD(Step, stride), FIELD(Step, padding), FIELD(Step, count_padding),
+    FIELD(Step, blocks), FIELD(Step, rows), FIELD(Step, offsets), FIELD(Step, values), FIELD(Step, bias),
+    FIELD(Step, scale), FIELD(Step, shift),
+    WHOLE(Program), FIELD(Program, steps), FIELD(Program, count), FIELD(Program, images), FIELD(Program, lanes),
+    FIELD(Program, spread), FIELD(Program, arena), FIELD(Program, threads),
+};
+#undef WHOLE
+#undef FIELD
+
+// One step for one block of images, as one of several workers that share it: what every kernel is called with.
+struct Task {
+    const Program& program;
+    const Step& step;
+    float* arena;
+    int64_t block, worker, workers;
+    const float* const* inputs;
+    float* const* outputs;
+};
+
+// One instruction set's kernels.
 struct Variant {
     const char* name;
     int64_t lanes;
-    void (*run)(const Program&, const Op&, float* arena, int64_t block, int64_t worker, int64_t workers,
-                const float* const* inputs, float* const* outputs);
+    const char* kinds;  // the kernels' names in the order of their numbers, a space before each
+    void (*run)(const Task&);
     double (*fma)(int64_t rounds);  // keeps the multiply-add units busy; returns the operations done
 };

@@ -1,0 +1,47 @@
+"""A network of units: operations on numbered values, each value written once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.fx.node import map_aggregate
+
+from cigl.runtime.compile import operations as op
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One operation: reads and writes values by their number."""
+
+    name: str
+    operation: op.Operation
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass
+class Network:
+    """All units in an order in which they can run. ``output`` is nested as the model's, with a Hole for each value."""
+
+    units: list[Unit] = field(default_factory=list)
+    inputs: list[int] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)  # of the inputs
+    constants: dict[int, Any] = field(default_factory=dict)
+    output: Any = None
+    notes: list[str] = field(default_factory=list)  # what runs dense because it could not be traced
+
+    def results(self) -> list[int]:
+        """The values that ``output`` is made of."""
+        found: list[int] = []
+        map_aggregate(self.output, lambda leaf: found.append(leaf.number) if isinstance(leaf, op.Hole) else None)
+        return found
+
+    def prune(self) -> None:
+        """Leave out the units whose values nobody reads."""
+        read, kept = set(self.results()), []
+        for unit in reversed(self.units):
+            if read & set(unit.outputs):
+                kept.append(unit)
+                read.update(unit.inputs)
+        self.units = kept[::-1]

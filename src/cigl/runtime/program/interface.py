@@ -1,0 +1,51 @@
+"""What Python and the kernels share: structures and kinds of steps, mirrored from kernels/program.h.
+
+``described`` says the same of this side as ``cigl_interface`` does of the compiled one; library.py compares them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+from cigl.runtime.program.steps import Kind
+
+_Pair = ctypes.c_int64 * 2
+
+
+class View(ctypes.Structure):
+    """Where a value lies in the arena."""
+
+    _fields_ = [(name, ctypes.c_int64) for name in ("at", "row", "channel", "channels", "height", "width")]
+
+
+class StepStruct(ctypes.Structure):
+    """A step with its places in the arena and pointers to its weights."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("kind", "relu")),
+        *((name, View) for name in ("in_", "add", "out", "normed")),
+        *((name, _Pair) for name in ("kernel", "stride", "padding")),
+        *((name, ctypes.c_int64) for name in ("count_padding", "blocks")),
+        *((name, ctypes.c_void_p) for name in ("rows", "offsets", "values", "bias", "scale", "shift")),
+    ]
+
+
+class ProgramStruct(ctypes.Structure):
+    _fields_ = [
+        ("steps", ctypes.POINTER(StepStruct)),
+        *((name, ctypes.c_int64) for name in ("count", "images", "lanes", "spread", "arena", "threads")),
+    ]
+
+
+STRUCTURES: dict[str, type[ctypes.Structure]] = {"View": View, "Step": StepStruct, "Program": ProgramStruct}
+
+
+def described() -> str:
+    """The kinds in their order, and offset and size of every structure and field, a line each."""
+    lines = [" ".join(["kinds", *(kind.name for kind in Kind)])]
+    for name, structure in STRUCTURES.items():
+        lines.append(f"{name} 0 {ctypes.sizeof(structure)}")
+        for field, *_ in structure._fields_:
+            place = getattr(structure, field)
+            lines.append(f"{name}.{field.rstrip('_')} {place.offset} {place.size}")  # in_: `in` is a keyword here
+    return "\n".join(lines) + "\n"

@@ -8,8 +8,10 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from torch import nn
 
-from cigl.runtime.fusing import fuse
-from cigl.runtime.lowering import lower
+from cigl.runtime.compile.fusing import fuse
+from cigl.runtime.compile.lowering import lower
+from cigl.runtime.program import library
+from cigl.runtime.program.packed import pack
 from cigl.runtime.schedule import Schedule, fitting, survey
 
 
@@ -31,6 +33,8 @@ def sparse(model: nn.Module, sparsity: float, seed: int = 0) -> nn.Module:
 def network_of(model: nn.Module):
     network = lower(model)
     fuse(network)
+    if library.available():
+        pack(network)
     return network
 
 

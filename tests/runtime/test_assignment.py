@@ -7,25 +7,25 @@ import torch
 from nets import network_of, sparse
 from torch import nn
 
-from cigl.runtime import choice
+from cigl.runtime import assignment
 from cigl.runtime.schedule import survey
 
 
 @pytest.fixture
 def chosen(monkeypatch):
-    """The units that are chosen sparse in a chain of linear layers, for given times and a crossing of 10."""
+    """The units that are chosen sparse in a chain of linear layers, for given times and a conversion of 10."""
 
-    def choose(dense, kernels, crossing=10.0):
+    def choose(dense, kernels, conversion=10.0):
         model = sparse(nn.Sequential(*[layer for _ in dense for layer in (nn.Linear(4, 4), nn.ReLU())]), 0.5)
         network = network_of(model)
         facts = survey(network, [torch.ones(2, 4)])
-        monkeypatch.setattr(choice._Crossing, "seconds", lambda self, shape: crossing)
-        return choice._cheapest(network, facts, dict(enumerate(dense)), dict(enumerate(kernels)), threads=1)
+        monkeypatch.setattr(assignment._Conversion, "seconds", lambda self, shape: conversion)
+        return assignment._cheapest(network, facts, dict(enumerate(dense)), dict(enumerate(kernels)), threads=1)
 
     return choose
 
 
-def test_a_stretch_must_be_worth_its_two_crossings(chosen):
+def test_a_stretch_must_be_worth_its_two_conversions(chosen):
     assert chosen([30, 30], [10, 10]) == {0, 1}  # 20 + 2 * 10 against 60
     assert chosen([30, 30], [19, 22]) == set()  # 41 + 20 against 60
     assert chosen([30], [9]) == {0}
@@ -38,10 +38,10 @@ def test_a_slow_layer_inside_a_stretch_stays_unless_leaving_is_worth_it(chosen):
 
 
 def test_all_dense_where_kernels_are_slower(chosen):
-    assert chosen([5, 5, 5], [6, 6, 6], crossing=0.0) == set()
+    assert chosen([5, 5, 5], [6, 6, 6], conversion=0.0) == set()
 
 
 def test_units_without_weights_alone_are_left_to_torch():
     network = network_of(nn.Sequential(nn.ReLU(), nn.MaxPool2d(2)))
     x = torch.randn(1, 3, 4, 4)
-    assert choice.choose(network, survey(network, [x]), [x], threads=1).sparse == set()
+    assert assignment.assign(network, survey(network, [x]), [x], threads=1).sparse == set()

@@ -16,7 +16,8 @@ from torch import nn
 import cigl
 from cigl.errors import CiglError, CiglWarning
 from cigl.runtime import engine as engines
-from cigl.runtime import library
+from cigl.runtime.program import library
+from cigl.runtime.schedule import Schedule
 
 
 def small(sparsity=0.9):
@@ -194,7 +195,7 @@ def test_the_number_of_threads_follows_torch():
             equal(fast, model, x)
     finally:
         torch.set_num_threads(before)
-    assert len(fast.plan()["shapes"]) == 1  # the choice is made once for a shape
+    assert len(fast.plan()["shapes"]) == 1  # the assignment is made once for a shape
 
 
 @pytest.mark.parametrize("images", [1, 8])
@@ -274,7 +275,25 @@ def test_sparse_weights_are_held_once():
     assert fast.bytes < 0.15 * dense or not library.available()
 
 
-def test_a_plan_is_plain_data_and_repeats_the_choice(monkeypatch):
+def test_memory_can_be_asked_for_while_another_thread_calls(monkeypatch):
+    fast = cigl.sparse_inference(small())
+    for images in (1, 2):
+        fast(torch.randn(images, 3, 16, 16))
+    held, images = Schedule.bytes.fget, iter(range(3, 6))
+
+    def bytes_during_a_call(schedule):
+        thread = threading.Thread(target=fast, args=(torch.randn(next(images), 3, 16, 16),))
+        thread.start()
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+        return held(schedule)
+
+    monkeypatch.setattr(Schedule, "bytes", property(bytes_during_a_call))
+    assert fast.bytes > 0
+    assert len(fast._schedules) == 4
+
+
+def test_a_plan_is_plain_data_and_repeats_the_assignment(monkeypatch):
     model = small()
     fast = cigl.sparse_inference(model)
     x = torch.randn(4, 3, 16, 16)
@@ -287,15 +306,15 @@ def test_a_plan_is_plain_data_and_repeats_the_choice(monkeypatch):
     assert layer["weight"] == [32, 32, 3, 3]
     assert layer["shape"] == [4, 32, 8, 8]
     assert 0.05 < layer["density"] < 0.15
-    for choice in ("sparse", "dense"):
+    for runs in ("sparse", "dense"):
         for unit in entry["units"]:
-            unit["runs"] = choice
-        monkeypatch.setattr(engines, "choose", None)  # nothing is timed
+            unit["runs"] = runs
+        monkeypatch.setattr(engines, "assign", None)  # nothing is timed
         again = cigl.sparse_inference(model, plan=plan)
         equal(again, model, x)
         assert again.plan() == plan
         programs = [call for each in again._schedules.values() for call in each._calls if hasattr(call, "program")]
-        assert bool(programs) == (choice == "sparse" and library.available())
+        assert bool(programs) == (runs == "sparse" and library.available())
 
 
 def test_a_plan_of_something_else_is_refused():

@@ -21,8 +21,9 @@ from torch.nn.utils import prune
 import cigl
 from cigl.calibrate import TemperatureScaled
 from cigl.errors import CiglError, CiglWarning
-from cigl.runtime import SparseInference, describe, file
-from cigl.runtime.state import pack, unpack
+from cigl.runtime import SparseInference, describe
+from cigl.runtime.format import container
+from cigl.runtime.format.tensors import pack, unpack
 
 DENSE = {"engine": "dense"}
 
@@ -73,7 +74,7 @@ def odd_tensors():
 def test_every_kind_of_tensor_comes_back_bit_for_bit(tmp_path):
     tensors = odd_tensors()
     cigl.save(Holder(tensors), tmp_path / "a.cigl")
-    stored, description = file.read(tmp_path / "a.cigl")
+    stored, description = container.read(tmp_path / "a.cigl")
     back, _ = unpack(stored, description["tensors"])
     for name, tensor in tensors.items():
         assert back[name].dtype == tensor.dtype
@@ -87,9 +88,9 @@ def test_every_kind_of_tensor_comes_back_bit_for_bit(tmp_path):
 
 def read_with_numpy_but_bfloat16(path):
     """numpy has no bfloat16."""
-    stored, description = file.read(path)
+    stored, description = container.read(path)
     stored.pop("brain.values"), stored.pop("brain.gaps"), description["tensors"].pop("brain")
-    file.write(path, stored, description)
+    container.write(path, stored, description)
     return read_with_numpy(path)
 
 
@@ -209,7 +210,7 @@ def test_half_never_overflows_in_silence(tmp_path):
 
 def test_tied_tensors_are_stored_once_and_come_back_tied(tmp_path):
     cigl.save(Tied(), tmp_path / "a.cigl")
-    stored, _ = file.read(tmp_path / "a.cigl")
+    stored, _ = container.read(tmp_path / "a.cigl")
     assert sorted(stored) == ["first.bias", "first.weight", "other.bias"]
     back = cigl.load(tmp_path / "a.cigl", **DENSE)
     assert back.other.weight is back.first.weight
@@ -431,9 +432,9 @@ def test_unknown_engine(tmp_path):
 
 def forge(path, change):
     """Change what the file holds, and make its checksum fit."""
-    stored, description = file.read(path)
+    stored, description = container.read(path)
     change(stored, description)
-    file.write(path, stored, description)
+    container.write(path, stored, description)
 
 
 def _index(name, **changes):
@@ -493,7 +494,7 @@ def test_forged_files(tmp_path, change, message):
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.integers(0, 255), max_size=12), st.integers(0, 12), st.lists(st.integers(-2, 2**50), max_size=3),
-    st.sampled_from([*file.DTYPES, "x"]),
+    st.sampled_from([*container.DTYPES, "x"]),
 )  # fmt: skip
 def test_any_gaps_and_shapes_are_refused_or_right(gaps, count, shape, dtype):
     stored = {"w.gaps": torch.tensor(gaps, dtype=torch.uint8), "w.values": torch.ones(count)}

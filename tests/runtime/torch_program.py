@@ -1,4 +1,4 @@
-"""The interface of ``cigl.runtime.program`` in plain torch: what the engine asks for, computed without any kernel."""
+"""The interface of ``cigl.runtime.program.program`` in plain torch: what the engine records, without any kernel."""
 
 from __future__ import annotations
 
@@ -8,22 +8,79 @@ import torch
 import torch.nn.functional as F
 
 
-class Packed:
-    def __init__(self, weight, bias):
-        self.weight, self.bias = weight.clone(), None if bias is None else bias.clone()
-        self.bytes = 8 * int(torch.count_nonzero(weight))
-
-    def unpack(self):
-        return self.weight.clone()
-
-
 class Value:
     def __init__(self, shape):
         self.shape = tuple(shape)
 
 
+def _rectified(y, relu):
+    return y.relu() if relu else y
+
+
+def _per_channel(x, scale, shift):
+    size = (-1, *[1] * (x.dim() - 2))
+    return x * scale.view(size) + shift.view(size)
+
+
+# Each operation as a function of its inputs, written apart from the operations' own `dense`.
+
+
+def conv(operation, x, *others):
+    assert operation.groups == 1
+    assert operation.dilation == (1, 1)
+    assert len(others) == operation.add
+    y = F.conv2d(x, operation.weight.dense(), operation.weight.bias, operation.stride, operation.padding)
+    for other in others:
+        assert other.shape == y.shape
+        y = y + other
+    if operation.norm is None:
+        return [_rectified(y, operation.relu)]
+    assert not operation.relu
+    normed = _per_channel(y, *operation.norm).relu()
+    return [y, normed] if operation.keep else [normed]
+
+
+def linear(operation, x):
+    assert x.dim() == 2
+    return [_rectified(F.linear(x, operation.weight.dense(), operation.weight.bias), operation.relu)]
+
+
+def norm(operation, x):
+    return [_rectified(_per_channel(x, operation.scale, operation.shift), operation.relu)]
+
+
+def relu(operation, x):
+    return [x.relu()]
+
+
+def add(operation, a, b):
+    assert a.shape == b.shape
+    return [_rectified(a + b, operation.relu)]
+
+
+def maxpool(operation, x):
+    return [F.max_pool2d(x, operation.kernel, operation.stride, operation.padding)]
+
+
+def avgpool(operation, x):
+    window = operation.kernel, operation.stride, operation.padding
+    return [F.avg_pool2d(x, *window, False, operation.count_include_pad)]
+
+
+def mean(operation, x):
+    return [x.mean((2, 3), keepdim=operation.keepdim)]
+
+
+def intorch(operation, x):
+    assert operation.reshapes
+    return [x.flatten(1)]
+
+
+OPERATIONS = {each.__name__: each for each in (conv, linear, norm, relu, add, maxpool, avgpool, mean, intorch)}
+
+
 class Program:
-    """Every operation is recorded as a function of earlier values; ``run`` calls them in order."""
+    """Every operation is recorded with the values that it reads; ``run`` computes them in order."""
 
     def __init__(self, images, threads):
         self.images, self.threads, self.bytes = images, threads, 0
@@ -33,75 +90,13 @@ class Program:
         self.inputs.append(Value(shape))
         return self.inputs[-1]
 
-    def _record(self, made, function, *read):
+    def record(self, operation, *inputs):
         assert not self.finished
-        self.steps.append((made, function, read))
-        return made[-1]
-
-    def _conv_shape(self, x, packed, stride, padding):
-        sample = F.conv2d(torch.zeros(1, *x.shape), packed.weight, None, stride, padding)
-        return sample.shape[1:]
-
-    def conv(self, x, packed, *, stride=(1, 1), padding=(0, 0), relu=False, add=None):
-        out = Value(self._conv_shape(x, packed, stride, padding))
-        assert add is None or add.shape == out.shape
-
-        def run(x, *others):
-            y = F.conv2d(x, packed.weight, packed.bias, stride, padding) + sum(others)
-            return [y.relu() if relu else y]
-
-        return self._record([out], run, x, *([] if add is None else [add]))
-
-    def conv_and_norm(self, x, packed, scale, shift, *, stride, padding, add=None, keep=True):
-        shape = self._conv_shape(x, packed, stride, padding)
-        assert add is None or add.shape == tuple(shape)
-
-        def run(x, *others):
-            y = F.conv2d(x, packed.weight, packed.bias, stride, padding) + sum(others)
-            return [y, (y * scale.view(-1, 1, 1) + shift.view(-1, 1, 1)).relu()]
-
-        made = [Value(shape), Value(shape)]
-        self._record(made, run, x, *([] if add is None else [add]))
-        return tuple(made)
-
-    def linear(self, x, packed, *, relu=False):
-        assert len(x.shape) == 1
-
-        def run(x):
-            y = F.linear(x, packed.weight, packed.bias)
-            return [y.relu() if relu else y]
-
-        return self._record([Value(packed.weight.shape[:1])], run, x)
-
-    def norm(self, x, scale, shift, *, relu=False):
-        def run(x):
-            y = x * scale.view(-1, *[1] * (x.dim() - 2)) + shift.view(-1, *[1] * (x.dim() - 2))
-            return [y.relu() if relu else y]
-
-        return self._record([Value(x.shape)], run, x)
-
-    def add(self, a, b, *, relu=False):
-        assert a.shape == b.shape
-        return self._record([Value(a.shape)], lambda a, b: [(a + b).relu() if relu else a + b], a, b)
-
-    def relu(self, x):
-        return self._record([Value(x.shape)], lambda x: [x.relu()], x)
-
-    def max_pool(self, x, kernel, stride, padding):
-        shape = F.max_pool2d(torch.zeros(1, *x.shape), kernel, stride, padding).shape[1:]
-        return self._record([Value(shape)], lambda x: [F.max_pool2d(x, kernel, stride, padding)], x)
-
-    def avg_pool(self, x, kernel, stride, padding, count_include_pad=True):
-        def run(x):
-            return [F.avg_pool2d(x, kernel, stride, padding, False, count_include_pad)]
-
-        return self._record([Value(run(torch.zeros(1, *x.shape))[0].shape[1:])], run, x)
-
-    def mean(self, x):
-        return self._record([Value((x.shape[0], 1, 1))], lambda x: [x.mean((2, 3), keepdim=True)], x)
-
-    def flatten(self, x):
-        return self._record([Value((torch.Size(x.shape).numel(),))], lambda x: [x.flatten(1)], x)
+        function = OPERATIONS[type(operation).__name__.lower()]
+        sample = function(operation, *(torch.zeros(1, *value.shape) for value in inputs))
+        made = tuple(Value(each.shape[1:]) for each in sample)
+        self.steps.append((made, operation, function, inputs))
+        return made
 
     def output(self, x):
         self.outputs.append(x)
@@ -122,9 +117,9 @@ class Program:
             assert tensor.dtype == torch.float32
             assert tensor.shape == (self.images, *value.shape)
         values, seconds = dict(zip(self.inputs, inputs, strict=True)), {}
-        for made, function, read in self.steps:
+        for made, operation, function, read in self.steps:
             start = time.perf_counter()
-            results = function(*(values[value] for value in read))
+            results = function(operation, *(values[value] for value in read))
             seconds[made[-1]] = time.perf_counter() - start
             for value, result in zip(made, results, strict=True):
                 assert result.shape == (self.images, *value.shape)
@@ -134,10 +129,10 @@ class Program:
 
 def install(monkeypatch):
     """Let the engine use this module instead of the compiled kernels."""
-    from cigl.runtime import choice, library, schedule, weights
+    from cigl.runtime import assignment, schedule
+    from cigl.runtime.program import library
 
     monkeypatch.setattr(library, "available", lambda: True)
     monkeypatch.setattr(library, "isa", lambda: "torch")
-    monkeypatch.setattr(weights, "Packed", Packed)
-    for module in (choice, schedule):
+    for module in (assignment, schedule):
         monkeypatch.setattr(module, "Program", Program)

@@ -13,11 +13,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from cigl.errors import CiglError
-from cigl.runtime import file
+from cigl.runtime.format import container
 
 EVERY_TYPE = {
     name: torch.zeros(3, 2, dtype=torch.uint8).view(-1).repeat(2 * dtype.itemsize).view(dtype).clone()
-    for name, dtype in file.DTYPES.items()
+    for name, dtype in container.DTYPES.items()
 }
 
 
@@ -37,7 +37,7 @@ def same(left, right):
     return (
         left.dtype == right.dtype
         and left.shape == right.shape
-        and bytes(file._bytes(left)) == bytes(file._bytes(right))
+        and bytes(container._bytes(left)) == bytes(container._bytes(right))
     )
 
 
@@ -58,12 +58,12 @@ def forged(path, change):
 @pytest.fixture
 def saved(tmp_path):
     path = tmp_path / "a.cigl"
-    file.write(path, tensors(), {"x": [1, "ü"]})
+    container.write(path, tensors(), {"x": [1, "ü"]})
     return path
 
 
 def test_there_and_back(saved):
-    found, description = file.read(saved)
+    found, description = container.read(saved)
     assert description == {"x": [1, "ü"]}
     assert found.keys() == tensors().keys()
     assert same(found["odd"], tensors()["odd"])
@@ -72,8 +72,8 @@ def test_there_and_back(saved):
 
 
 def test_every_type(tmp_path):
-    file.write(tmp_path / "a.cigl", EVERY_TYPE, {})
-    found, _ = file.read(tmp_path / "a.cigl")
+    container.write(tmp_path / "a.cigl", EVERY_TYPE, {})
+    found, _ = container.read(tmp_path / "a.cigl")
     assert all(same(found[name], EVERY_TYPE[name]) for name in EVERY_TYPE)
     with safe_open(tmp_path / "a.cigl", "pt") as other:
         assert all(same(other.get_tensor(name), EVERY_TYPE[name]) for name in EVERY_TYPE)
@@ -83,15 +83,15 @@ def test_the_safetensors_package_reads_it(saved):
     with safe_open(saved, "pt") as other:
         assert set(other.keys()) == set(tensors())
         assert json.loads(other.metadata()["description"]) == {"x": [1, "ü"]}
-        found, _ = file.read(saved)
+        found, _ = container.read(saved)
         assert all(same(other.get_tensor(name), found[name]) for name in found)
 
 
 def test_what_the_safetensors_package_writes_again_is_still_ours(saved, tmp_path):
-    found, _ = file.read(saved)
+    found, _ = container.read(saved)
     with safe_open(saved, "pt") as other:
         save_file(found, tmp_path / "b.cigl", other.metadata())
-    again, _ = file.read(tmp_path / "b.cigl")
+    again, _ = container.read(tmp_path / "b.cigl")
     assert all(same(again[name], found[name]) for name in found)
 
 
@@ -99,7 +99,7 @@ def test_what_the_safetensors_package_writes_again_is_still_ours(saved, tmp_path
 @given(st.data())
 def test_every_flipped_bit_is_noticed(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "flipped.cigl"
-    file.write(path, {"w.gaps": torch.arange(9, dtype=torch.uint8), "w.values": torch.ones(9)}, {"x": [1.5, "ü"]})
+    container.write(path, {"w.gaps": torch.arange(9, dtype=torch.uint8), "w.values": torch.ones(9)}, {"x": [1.5, "ü"]})
     content = bytearray(path.read_bytes())
     for _ in range(data.draw(st.integers(1, 3))):
         bit = data.draw(st.integers(0, 8 * len(content) - 1))
@@ -108,19 +108,19 @@ def test_every_flipped_bit_is_noticed(tmp_path_factory, data):
         return
     path.write_bytes(content)
     with pytest.raises(CiglError):
-        file.read(path)
+        container.read(path)
 
 
 def test_a_flipped_bit_in_every_byte(tmp_path):
     path = tmp_path / "a.cigl"
-    file.write(path, {"w": torch.ones(2)}, {})
+    container.write(path, {"w": torch.ones(2)}, {})
     content = path.read_bytes()
     for place in range(len(content)):
         flipped = bytearray(content)
         flipped[place] ^= 1 << place % 8
         path.write_bytes(flipped)
         with pytest.raises(CiglError):
-            file.read(path)
+            container.read(path)
 
 
 def test_every_truncation_and_extension(saved):
@@ -128,10 +128,10 @@ def test_every_truncation_and_extension(saved):
     for length in range(len(content)):
         saved.write_bytes(content[:length])
         with pytest.raises(CiglError):
-            file.read(saved)
+            container.read(saved)
     saved.write_bytes(content + b"\0")
     with pytest.raises(CiglError, match="are there"):
-        file.read(saved)
+        container.read(saved)
 
 
 @settings(deadline=None)
@@ -141,7 +141,7 @@ def test_any_bytes_are_refused(tmp_path_factory, content):
     for head in (b"", struct.pack("<Q", len(content))):
         path.write_bytes(head + content)
         with pytest.raises(CiglError):
-            file.read(path)
+            container.read(path)
 
 
 def _entry(name, **changes):
@@ -187,36 +187,36 @@ def _metadata(**changes):
 def test_hostile_headers(saved, change, message):
     forged(saved, change)
     with pytest.raises(CiglError, match=message):
-        file.read(saved)
+        container.read(saved)
 
 
 def test_a_header_longer_than_the_file_is_not_allocated(saved):
-    for length in (2**63, 2**40, file.LONGEST_HEADER + 1, len(saved.read_bytes())):
+    for length in (2**63, 2**40, container.LONGEST_HEADER + 1, len(saved.read_bytes())):
         saved.write_bytes(struct.pack("<Q", length) + saved.read_bytes()[8:])
         with pytest.raises(CiglError, match="truncated or not a safetensors file"):
-            file.read(saved)
+            container.read(saved)
 
 
 def test_truth_values_are_0_or_1(tmp_path):
     path = tmp_path / "a.cigl"
     wrong = torch.from_numpy(np.array([0, 1, 2], np.uint8)).view(torch.bool)
-    file.write(path, {"flags": wrong}, {})
+    container.write(path, {"flags": wrong}, {})
     with pytest.raises(CiglError, match="truth values"):
-        file.read(path)
+        container.read(path)
 
 
 def test_not_a_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "none.cigl", tmp_path / "pipe"):
         with pytest.raises(CiglError, match="is not a file"):
-            file.read(path)
+            container.read(path)
 
 
 def test_a_write_that_fails_leaves_what_was_there(saved):
     before = saved.read_bytes()
     with pytest.raises(CiglError, match="plain data"):
-        file.write(saved, tensors(), {"x": object()})
+        container.write(saved, tensors(), {"x": object()})
     assert saved.read_bytes() == before
     with pytest.raises(CiglError, match="can't be written"):
-        file.write(saved.parent / "none" / "a.cigl", tensors(), {})
+        container.write(saved.parent / "none" / "a.cigl", tensors(), {})
     assert [each.name for each in saved.parent.iterdir()] == ["a.cigl"]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cigl.errors import CiglError
-from cigl.runtime.gaps import decode, encode
+from cigl.runtime.format.gaps import decode, encode
 
 
 def by_hand(gaps):

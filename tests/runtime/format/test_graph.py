@@ -14,11 +14,11 @@ from torch import fx, nn
 
 import cigl
 from cigl.errors import CiglError
-from cigl.runtime import graph as graphs
-from cigl.runtime.allowed import FUNCTIONS, MODULES, make_module
-from cigl.runtime.file import Damaged
-from cigl.runtime.rebuild import rebuild
-from cigl.runtime.state import named_tensors
+from cigl.runtime.format.allowed import FUNCTIONS, MODULES, make_module
+from cigl.runtime.format.container import Damaged
+from cigl.runtime.format.decode import decode_graph
+from cigl.runtime.format.encode import Unsupported, encode_graph
+from cigl.runtime.format.tensors import named_tensors
 
 
 def tensors_of(model):
@@ -30,7 +30,7 @@ def tensors_of(model):
 
 def again(model):
     """Through JSON, as a file has it."""
-    return rebuild(json.loads(json.dumps(graphs.describe(model))), *tensors_of(model))
+    return decode_graph(json.loads(json.dumps(encode_graph(model))), *tensors_of(model))
 
 
 @pytest.mark.parametrize(
@@ -149,19 +149,19 @@ class Any(nn.Module):
     ],
 )
 def test_what_is_outside_is_named(model, reason):
-    with pytest.raises(graphs.OutsideError, match=reason):
-        graphs.describe(model.eval())
+    with pytest.raises(Unsupported, match=reason):
+        encode_graph(model.eval())
 
 
 def test_hooks_and_forwards_of_the_root():
     model = nn.Linear(4, 4)
     model.register_forward_pre_hook(lambda module, inputs: None)
-    with pytest.raises(graphs.OutsideError, match="the model has a forward hook"):
-        graphs.describe(model)
+    with pytest.raises(Unsupported, match="the model has a forward hook"):
+        encode_graph(model)
     model = nn.Linear(4, 4)
     model.forward = lambda x: x
-    with pytest.raises(graphs.OutsideError, match="not that of its class"):
-        graphs.describe(model)
+    with pytest.raises(Unsupported, match="not that of its class"):
+        encode_graph(model)
 
 
 # Hostile graphs
@@ -169,7 +169,7 @@ def test_hooks_and_forwards_of_the_root():
 
 def chain():
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3)).eval()
-    return graphs.describe(model), *tensors_of(model)
+    return encode_graph(model), *tensors_of(model)
 
 
 def _set(number, **changes):
@@ -248,7 +248,7 @@ def test_hostile_graphs_are_refused(change, message):
     graph, tensors, parameters = chain()
     change(graph)
     with pytest.raises(Damaged, match=message):
-        rebuild(graph, tensors, parameters)
+        decode_graph(graph, tensors, parameters)
 
 
 def test_too_deep():
@@ -258,7 +258,7 @@ def test_too_deep():
         deep = {"tuple": [deep]}
     graph["nodes"][1]["args"] = [deep]
     with pytest.raises(Damaged, match="too deep"):
-        rebuild(graph, tensors, parameters)
+        decode_graph(graph, tensors, parameters)
 
 
 @pytest.mark.parametrize("path", ["forward", "training", "_modules", "0.weight", "0.inner", "", ".", "__class__", "0"])
@@ -270,7 +270,7 @@ def test_a_module_takes_no_odd_place(path):
         del graph["nodes"][1]
         graph["modules"].pop("0")
     with pytest.raises(Damaged):
-        rebuild(graph, tensors, parameters)
+        decode_graph(graph, tensors, parameters)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_a_module_takes_no_odd_place(path):
     ],
 )
 def test_what_only_shows_when_it_runs_is_refused_then(nodes):
-    model = rebuild(
+    model = decode_graph(
         {"modules": {}, "nodes": [{"op": "input"}, *nodes, {"op": "output", "args": [{"node": len(nodes)}]}]}, {}, set()
     )
     with pytest.raises(CiglError, match="the model's graph"):
@@ -306,7 +306,7 @@ def test_other_names_of_a_sum_in_place_see_it():
 def test_nothing_is_computed_while_an_engine_is_made(parameters):
     doubled = [{"op": "function", "name": "torch.cat", "args": [[{"node": n}, {"node": n}]]} for n in range(1, 60)]
     nodes = [{"op": "input"}, {"op": "tensor", "name": "t"}, *doubled, {"op": "output", "args": [X]}]
-    fast = cigl.sparse_inference(rebuild({"modules": {}, "nodes": nodes}, {"t": torch.ones(8)}, parameters))
+    fast = cigl.sparse_inference(decode_graph({"modules": {}, "nodes": nodes}, {"t": torch.ones(8)}, parameters))
     assert torch.equal(fast(torch.ones(3)), torch.ones(3))  # and what leads to no output is left out
 
 
@@ -334,7 +334,7 @@ def test_any_graph_is_refused_or_a_model(inserted):
     graph, tensors, parameters = chain()
     graph["nodes"][3:3] = inserted
     try:
-        model = rebuild(graph, tensors, parameters)
+        model = decode_graph(graph, tensors, parameters)
     except Damaged:
         return
     assert isinstance(model, nn.Module)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cigl.runtime import library
+from cigl.runtime.program import library
 
 if __name__ == "__main__":
     library._FOLDER = Path(sys.argv[1]).resolve()

@@ -1,19 +1,23 @@
 """The compiled library: found or not, of the right version, and the instruction set that is asked for."""
 
+import ctypes
 import os
 import shutil
 import subprocess
 import sys
+from enum import IntEnum
 from pathlib import Path
 
 import pytest
 import torch
 
 from cigl.errors import CiglError
-from cigl.runtime import library
-from cigl.runtime.program import Packed, Program
+from cigl.runtime.compile import operations as op
+from cigl.runtime.compile.weights import Weight
+from cigl.runtime.program import interface, library
+from cigl.runtime.program.program import Program
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -47,7 +51,8 @@ def test_without_a_library_the_reason_says_what_to_do(fresh, monkeypatch, tmp_pa
     assert not library.available()
     assert "install a C++ compiler" in library.reason()
     program = Program(1, 1)
-    program.output(program.linear(program.input(2), Packed(torch.ones(1, 2), None)))
+    [y] = program.record(op.Linear(Weight(torch.ones(1, 2), None)), program.input(2))
+    program.output(y)
     with pytest.raises(CiglError, match="install a C\\+\\+ compiler"):
         program.finish()
 
@@ -71,23 +76,84 @@ def test_an_unknown_instruction_set_is_named(monkeypatch):
         library.isa()
 
 
-def test_an_instruction_set_that_the_processor_lacks_is_refused(monkeypatch):
-    missing = [name for name in library.ISAS if not library.lanes(name)]
-    for name in missing:
-        monkeypatch.setenv("CIGL_ISA", name)
-        with pytest.raises(CiglError, match="does not have"):
-            library.isa()
+@pytest.mark.parametrize("missing", library.ISAS)
+def test_an_instruction_set_that_the_processor_lacks_is_refused(monkeypatch, missing):
+    monkeypatch.setattr(library, "lanes", lambda name: 0 if name == missing else 8)
+    monkeypatch.delenv("CIGL_ISA", raising=False)
+    assert library.isa() == next(name for name in library.ISAS if name != missing)
+    monkeypatch.setenv("CIGL_ISA", missing)
+    with pytest.raises(CiglError, match="does not have"):
+        library.isa()
 
 
-def test_the_structures_have_the_sizes_that_the_library_expects():
-    view, op, program = (library.get().cigl_size(which) for which in range(3))
-    assert (view, op, program) == tuple(map(library.ctypes.sizeof, (library.View, library.Op, library.Program)))
+def test_the_library_has_no_lanes_for_what_it_does_not_know():
+    assert library.lanes("mmx") == 0
+
+
+# What both sides share
+
+
+def test_kinds_and_structures_are_those_of_the_library():
+    theirs = library.get().cigl_interface().decode()
+    assert theirs == interface.described()
+    fields = [line.split()[0] for line in theirs.splitlines()]
+    for name, structure in interface.STRUCTURES.items():
+        assert name in fields
+        assert sum(field.startswith(f"{name}.") for field in fields) == len(structure._fields_) > 0
+
+
+def differs(reason: str) -> bool:
+    return "built from other sources" in reason and "install cigl again" in reason
+
+
+KINDS = [kind.name for kind in interface.Kind]
+
+
+@pytest.mark.parametrize("names", [[*KINDS[1:], KINDS[0]], KINDS[:-1], [*KINDS, "SIGMOID"]])
+def test_other_kinds_of_steps_are_noticed(fresh, monkeypatch, names):
+    monkeypatch.setattr(interface, "Kind", IntEnum("Kind", names, start=0))
+    assert not library.available()
+    assert differs(library.reason())
+    assert " ".join(names) in library.reason()
+
+
+def swapped(fields):
+    return [fields[1], fields[0], *fields[2:]]
+
+
+@pytest.mark.parametrize("structure", interface.STRUCTURES)
+@pytest.mark.parametrize(
+    "change",
+    [
+        swapped,
+        lambda fields: fields[:-1],
+        lambda fields: [*fields, ("more", ctypes.c_int64)],
+        lambda fields: [*fields[:-1], (fields[-1][0], ctypes.c_int32)],
+    ],
+)
+def test_other_structures_are_noticed(fresh, monkeypatch, structure, change):
+    fields = change(list(interface.STRUCTURES[structure]._fields_))
+    other = type("Other", (ctypes.Structure,), {"_fields_": fields})
+    monkeypatch.setitem(interface.STRUCTURES, structure, other)
+    assert not library.available()
+    assert differs(library.reason())
+    assert f"{structure}" in library.reason()
+
+
+def test_a_library_from_before_this_check_is_not_used(fresh, monkeypatch):
+    class Old:
+        def __init__(self, path):
+            self.cigl_abi = library.functools.partial(int, library.ABI)
+
+    monkeypatch.setattr(library.ctypes, "CDLL", Old)
+    assert not library.available()
+    assert "install cigl again" in library.reason()
 
 
 def test_the_package_is_built_even_without_a_compiler(tmp_path):
     result = build(tmp_path, CC="/bin/false", CXX="/bin/false")
     assert result.returncode == 0, result.stderr
-    built = tmp_path / "out" / "cigl" / "runtime"
+    built = tmp_path / "out" / "cigl" / "runtime" / "program"
     assert (built / "program.py").exists()
     assert not list(built.glob("_kernels*"))
 
@@ -96,4 +162,4 @@ def test_the_package_is_built_even_without_a_compiler(tmp_path):
 def test_the_package_is_built_with_its_kernels(tmp_path):
     result = build(tmp_path)
     assert result.returncode == 0, result.stderr
-    assert list((tmp_path / "out" / "cigl" / "runtime").glob("_kernels*"))
+    assert list((tmp_path / "out" / "cigl" / "runtime" / "program").glob("_kernels*"))

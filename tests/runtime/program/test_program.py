@@ -1,6 +1,7 @@
 """Programs against torch: every operation on random shapes, and the promises about NaN, threads and memory."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cigl.errors import CiglError
-from cigl.runtime import library
-from cigl.runtime.program import Packed, Program
+from cigl.runtime.compile import operations as op
+from cigl.runtime.compile.weights import Weight
+from cigl.runtime.program import library
+from cigl.runtime.program.packed import Packed
+from cigl.runtime.program.program import Program
 
 ISAS = [name for name in library.ISAS if library.available() and library.lanes(name)]
 sizes = st.integers(1, 20)
@@ -26,6 +30,17 @@ def sparse(*shape: int, density: float = 0.1) -> Tensor:
 
 def close(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool((a - b).abs().max() <= 1e-4 * b.abs().max().clamp(min=1e-3))
+
+
+FLATTEN = op.InTorch(torch.flatten, (op.Hole(0), 1), {}, reshapes=True)
+
+
+def conv(weight: Tensor, bias: Tensor | None = None, **options: object) -> op.Conv:
+    return op.Conv(Weight(weight, bias), **options)
+
+
+def linear(weight: Tensor, bias: Tensor | None = None, relu: bool = False) -> op.Linear:
+    return op.Linear(Weight(weight, bias), relu)
 
 
 def run(program: Program, *outputs_then_inputs: object) -> list[Tensor]:
@@ -66,17 +81,17 @@ def test_convolutions_are_those_of_torch(data, window, images, inputs, outputs, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CIGL_ISA", isa)
         program = Program(images, threads)
-        value, packed = program.input(inputs, height, width), Packed(weight, bias)
+        value, plain = program.input(inputs, height, width), conv(weight, bias, stride=stride, padding=padding)
         if not full:
-            [y] = run(program, program.conv(value, packed, stride=stride, padding=padding), x)
+            [y] = run(program, *program.record(plain, value), x)
             assert close(y, expected)
             return
         skip, scale, shift = torch.randn_like(expected), torch.randn(outputs), torch.randn(outputs)
         add = program.input(*skip.shape[1:])
-        ended = program.conv(value, packed, stride=stride, padding=padding, relu=True, add=add)
-        summed, normed = program.conv_and_norm(value, packed, scale, shift, stride=stride, padding=padding, add=add)
+        [ended] = program.record(replace(plain, relu=True, add=True), value, add)
+        summed, normed = program.record(replace(plain, norm=(scale, shift), add=True, keep=True), value, add)
         kept = data.draw(st.booleans())
-        _, only = program.conv_and_norm(value, packed, scale, shift, stride=stride, padding=padding, keep=kept)
+        *_, only = program.record(replace(plain, norm=(scale, shift), keep=kept), value)
         results = run(program, ended, summed, normed, only, x, skip)
     norm = lambda t: F.relu(t * scale[:, None, None] + shift[:, None, None])  # noqa: E731
     wanted = (F.relu(expected + skip), expected + skip, norm(expected + skip), norm(expected))
@@ -95,9 +110,9 @@ def test_linear_layers_are_those_of_torch(data, images, inputs, outputs, density
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CIGL_ISA", isa)
         program = Program(images, data.draw(st.integers(1, 2)))
-        value = program.flatten(program.input(*x.shape[1:]))
-        hidden = program.linear(value, Packed(weights[0], biases[0]), relu=True)
-        [y] = run(program, program.linear(hidden, Packed(weights[1], None)), x)
+        [value] = program.record(FLATTEN, program.input(*x.shape[1:]))
+        [hidden] = program.record(linear(weights[0], biases[0], relu=True), value)
+        [y] = run(program, *program.record(linear(weights[1]), hidden), x)
     assert close(y, expected)
 
 
@@ -112,16 +127,18 @@ def test_pooling_is_that_of_torch(window, images, channels, count, threads, isa)
         patch.setenv("CIGL_ISA", isa)
         program = Program(images, threads)
         value = program.input(channels, height, width)
-        largest = program.max_pool(value, kernel, stride, padding)
-        average = program.avg_pool(value, kernel, stride, padding, count)
-        mean = program.mean(value)
-        results = run(program, largest, average, mean, program.flatten(mean), program.flatten(largest), x)
+        [largest] = program.record(op.MaxPool(kernel, stride, padding), value)
+        [average] = program.record(op.AvgPool(kernel, stride, padding, count), value)
+        [mean] = program.record(op.Mean(), value)
+        rows = (*program.record(op.Mean(keepdim=False), value), *program.record(FLATTEN, largest))
+        results = run(program, largest, average, mean, *rows, *program.record(FLATTEN, mean), x)
     wanted = F.max_pool2d(x, kernel, stride, padding)
     assert torch.equal(results[0], wanted)
     assert close(results[1], F.avg_pool2d(x, kernel, stride, padding, count_include_pad=count))
     assert close(results[2], x.mean((2, 3), keepdim=True))
     assert close(results[3], x.mean((2, 3)))
     assert torch.equal(results[4], wanted.flatten(1))
+    assert torch.equal(results[5], results[3])
 
 
 @settings(max_examples=40, deadline=None)
@@ -135,8 +152,8 @@ def test_elementwise_operations_are_those_of_torch(images, shape, isa):
         x, y = program.input(*shape), program.input(*shape)
         results = run(
             program,
-            *(program.add(x, y), program.add(x, y, relu=True), program.relu(x)),
-            *(program.norm(x, scale, shift), program.norm(x, scale, shift, relu=True), y),
+            *(*program.record(op.Add(), x, y), *program.record(op.Add(relu=True), x, y), *program.record(op.Relu(), x)),
+            *(*program.record(op.Norm(scale, shift), x), *program.record(op.Norm(scale, shift, relu=True), x), y),
             *(a, b),
         )
     normed = a * scale.view(-1, *[1] * (len(shape) - 1)) + shift.view(-1, *[1] * (len(shape) - 1))
@@ -163,14 +180,18 @@ def bottleneck(images: int, threads: int) -> tuple[Program, nn.Module]:
             return self.last(F.adaptive_avg_pool2d(x, 1).flatten(1))
 
     net = Net().eval()
-    packed = {name: Packed(module.weight, module.bias) for name, module in net.named_children()}
+    weights = {name: Weight(module.weight, module.bias) for name, module in net.named_children()}
     program = Program(images, threads)
-    x = program.conv(program.input(3, 40, 44), packed["stem"], stride=(2, 2), padding=(3, 3), relu=True)
-    x = program.max_pool(x, (3, 3), (2, 2), (1, 1))
-    x = program.conv(x, packed["inner"], padding=(1, 1), relu=True, add=x)
-    short = program.conv(x, packed["short"], stride=(2, 2))
-    x = program.conv(x, packed["down"], stride=(2, 2), padding=(1, 1), relu=True, add=short)
-    program.output(program.linear(program.flatten(program.mean(x)), packed["last"]))
+    stem = op.Conv(weights["stem"], stride=(2, 2), padding=(3, 3), relu=True)
+    [x] = program.record(stem, program.input(3, 40, 44))
+    [x] = program.record(op.MaxPool((3, 3), (2, 2), (1, 1)), x)
+    [x] = program.record(op.Conv(weights["inner"], padding=(1, 1), relu=True, add=True), x, x)
+    [short] = program.record(op.Conv(weights["short"], stride=(2, 2)), x)
+    [x] = program.record(op.Conv(weights["down"], stride=(2, 2), padding=(1, 1), relu=True, add=True), x, short)
+    [x] = program.record(op.Mean(), x)
+    [x] = program.record(FLATTEN, x)
+    [x] = program.record(op.Linear(weights["last"]), x)
+    program.output(x)
     program.finish()
     return program, net
 
@@ -190,7 +211,8 @@ def test_a_batch_of_large_images_takes_the_memory_of_one():
     weight = sparse(32, 32, 3, 3)
     for images in (1, 8):
         program = Program(images, 1)
-        [y] = run(program, program.conv(program.input(32, 70, 70), Packed(weight, None), padding=(1, 1)), x[:images])
+        values = program.record(conv(weight, padding=(1, 1)), program.input(32, 70, 70))
+        [y] = run(program, *values, x[:images])
         assert close(y, F.conv2d(x[:images], weight, padding=1))
         sizes.append(program.bytes)
     assert sizes[0] == sizes[1]
@@ -228,9 +250,9 @@ def test_what_is_not_finite_propagates_where_a_weight_is_stored(isa, images, bad
     x[:, 0] = bad
     x[0, 1, 4, 5] = bad
     program = Program(images, 1)
-    conv = program.conv(program.input(3, 9, 9), Packed(weight, None), padding=(1, 1), relu=True)
-    pooled = program.max_pool(conv, (3, 3), (2, 2), (1, 1))
-    dense, small = run(program, conv, pooled, x)
+    [whole] = program.record(conv(weight, padding=(1, 1), relu=True), program.input(3, 9, 9))
+    [pooled] = program.record(op.MaxPool((3, 3), (2, 2), (1, 1)), whole)
+    dense, small = run(program, whole, pooled, x)
     reference = F.relu(F.conv2d(x[:, 1:], weight[:, 1:], padding=1))  # torch would multiply the bad channel by zero
     reached = torch.zeros_like(reference, dtype=torch.bool)
     reached[0, 0, 4, 5] = True
@@ -245,7 +267,7 @@ def test_a_stored_nan_weight_reaches_only_its_output(images):
     weight = torch.zeros(2, 4)
     weight[1, 2] = float("nan")
     program = Program(images, 1)
-    [y] = run(program, program.linear(program.input(4), Packed(weight, None), relu=True), torch.ones(images, 4))
+    [y] = run(program, *program.record(linear(weight, relu=True), program.input(4)), torch.ones(images, 4))
     assert torch.equal(y[:, 0], torch.zeros(images))
     assert y[:, 1].isnan().all()
 
@@ -257,12 +279,13 @@ def test_what_is_packed_can_be_unpacked(outputs, inputs, kernel, density):
     assert torch.equal(Packed(weight, None).unpack(), weight)
 
 
-def test_times_tell_what_each_value_cost():
+def test_times_say_what_each_value_cost():
     program = Program(16, 1)
     x = program.input(3, 8, 8)
-    summed, normed = program.conv_and_norm(x, Packed(sparse(4, 3, 3, 3), None), torch.ones(4), torch.ones(4))
-    mean = program.mean(normed)
-    flat = program.flatten(mean)
+    both = conv(sparse(4, 3, 3, 3), norm=(torch.ones(4), torch.ones(4)), keep=True)
+    summed, normed = program.record(both, x)
+    [mean] = program.record(op.Mean(), normed)
+    [flat] = program.record(FLATTEN, mean)
     program.output(flat)
     program.output(summed)
     program.finish()
@@ -273,10 +296,14 @@ def test_times_tell_what_each_value_cost():
 
 
 def test_packed_weights_share_their_values_between_programs_and_take_few_bytes():
-    packed = Packed(sparse(256, 256, 3, 3, density=0.05), None)
-    assert packed.bytes < 7 * len(packed.values)
+    weight = Weight(sparse(256, 256, 3, 3, density=0.05), None)
+    weight.shrink(Packed)
+    packed = weight.packed(Packed)
+    assert weight.bytes == packed.bytes < 7 * len(packed.values)
     program = Program(8, 1)
-    program.output(program.conv(program.input(256, 4, 4), packed, padding=(1, 1)))
+    [y] = program.record(op.Conv(weight, padding=(1, 1)), program.input(256, 4, 4))
+    assert weight.packed(Packed) is packed
+    program.output(y)
     program.finish()
     buffers = 4 * 8 * 256 * 2 * 6 * 6
     assert program.bytes < 4 * len(packed.values) + buffers
@@ -285,25 +312,28 @@ def test_packed_weights_share_their_values_between_programs_and_take_few_bytes()
 def test_what_does_not_fit_says_so():
     program = Program(2, 1)
     x = program.input(3, 8, 8)
-    good = Packed(sparse(4, 3, 3, 3), None)
-    y = program.conv(x, good)
-    dropped, _ = program.conv_and_norm(x, good, torch.ones(4), torch.ones(4), keep=False)
+    good = conv(sparse(4, 3, 3, 3))
+    [y] = program.record(good, x)
+    [flat] = program.record(FLATTEN, x)
     for wrong in (
         lambda: Program(0, 1),
         lambda: Packed(torch.zeros(2, 3, 4), None),
         lambda: Packed(torch.zeros(2, 3), torch.zeros(3)),
         lambda: program.input(3, 8),
-        lambda: program.conv(y, good),
-        lambda: program.conv(x, good, stride=(0, 1)),
-        lambda: program.conv(x, Packed(sparse(4, 3, 9, 9), None)),
-        lambda: program.conv(x, good, add=x),
-        lambda: program.conv_and_norm(x, good, torch.ones(3), torch.ones(4)),
-        lambda: program.linear(x, good),
-        lambda: program.add(x, y),
-        lambda: program.max_pool(x, (3, 3), (1, 1), (2, 2)),
-        lambda: program.mean(program.flatten(x)),
-        lambda: program.relu(dropped),
-        lambda: program.relu(Program(2, 1).input(3, 8, 8)),
+        lambda: program.record(good, y),
+        lambda: program.record(good, flat),
+        lambda: program.record(replace(good, stride=(0, 1)), x),
+        lambda: program.record(conv(sparse(4, 3, 9, 9)), x),
+        lambda: program.record(replace(good, add=True), x, x),
+        lambda: program.record(replace(good, add=True), x),
+        lambda: program.record(good, x, y),
+        lambda: program.record(replace(good, norm=(torch.ones(3), torch.ones(4))), x),
+        lambda: program.record(op.Linear(good.weight), x),
+        lambda: program.record(op.Add(), x, y),
+        lambda: program.record(op.MaxPool((3, 3), (1, 1), (2, 2)), x),
+        lambda: program.record(op.Mean(), flat),
+        lambda: program.record(op.Identity(), x),
+        lambda: program.record(op.Relu(), Program(2, 1).input(3, 8, 8)),
         lambda: program.finish(),
         lambda: program.run(torch.zeros(2, 3, 8, 8)),
         lambda: program.bytes,
@@ -322,7 +352,7 @@ def test_what_does_not_fit_says_so():
         with pytest.raises(CiglError):
             program.run(*inputs)
     with pytest.raises(CiglError, match="finished"):
-        program.relu(x)
+        program.record(op.Relu(), x)
     channels_last = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
     assert torch.equal(program.run(channels_last)[0], program.run(channels_last.contiguous())[0])
 
@@ -332,7 +362,7 @@ def test_a_program_may_only_hand_on_its_input(images):
     program = Program(images, 1)
     image, row = program.input(3, 5, 6), program.input(7)
     a, b = torch.randn(images, 3, 5, 6), torch.randn(images, 7)
-    results = run(program, image, row, program.flatten(image), a, b)
+    results = run(program, image, row, *program.record(FLATTEN, image), a, b)
     assert torch.equal(results[0], a)
     assert torch.equal(results[1], b)
     assert torch.equal(results[2], a.flatten(1))

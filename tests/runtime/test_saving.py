@@ -25,6 +25,7 @@ from cigl.runtime import SparseInference, describe
 from cigl.runtime.format import container
 from cigl.runtime.format.tensors import pack, unpack
 
+VERSION_1 = Path(__file__).with_name("version-1.cigl")  # written before the runtime was divided into packages
 DENSE = {"engine": "dense"}
 
 
@@ -36,6 +37,18 @@ def read_with_numpy(path):
     room = {}
     exec(compile(code[1], "format.md", "exec"), room)
     return room["read"](path)
+
+
+@pytest.mark.parametrize("engine", ["sparse", "dense"])
+def test_a_file_of_version_1_is_still_loaded(engine):
+    """It was saved with a temperature, with the plan that everything runs sparse, and with the outputs for ``x``."""
+    x = (torch.arange(2 * 3 * 8 * 8).view(2, 3, 8, 8) % 7 - 3) / 3
+    loaded, description = cigl.load(VERSION_1, engine=engine), describe(VERSION_1)
+    torch.testing.assert_close(loaded(x), torch.tensor(description["about"]["outputs"]))
+    assert description["temperature"] == 1.25
+    if engine == "sparse":
+        assert loaded.plan()["shapes"] == description["plan"]["shapes"]
+        assert {unit["runs"] for unit in loaded.plan()["shapes"][0]["units"]} == {"sparse"}
 
 
 def bits(tensor):
@@ -372,8 +385,8 @@ def _pruned():
     ("model", "message"),
     [
         (_lazy(), "no shape yet"),
-        (nn.Linear(3, 3, device="meta"), "no plain tensor"),
-        (Holder({"a": torch.eye(3).to_sparse()}), "no plain tensor"),
+        (nn.Linear(3, 3, device="meta"), "not a plain tensor"),
+        (Holder({"a": torch.eye(3).to_sparse()}), "not a plain tensor"),
         (Holder({"a": torch.zeros(3, dtype=torch.complex128)}), "complex128"),
         (_pruned(), r"can't be copied .*prune.remove"),
         ({"weight": torch.ones(3)}, "takes a torch.nn.Module, not a dict"),
@@ -450,7 +463,7 @@ def _stored(name, tensor):
     [
         (_index("0.weight", shape=[10**6, 10**6]), "0.weight: the gaps cover .* but the tensor has 1000000000000"),
         (_index("0.weight", shape=[40, 49]), "0.weight: the gaps cover"),
-        (_index("0.weight", shape=[2000]), "but its module wants"),
+        (_index("0.weight", shape=[2000]), "but its module needs"),
         (_index("0.weight", shape=[-40, -50]), "no type or no shape"),
         (_index("0.weight", shape="x"), "no type or no shape"),
         (_index("0.weight", shape=[2**40, 2**40]), "no type or no shape"),
@@ -473,8 +486,8 @@ def _stored(name, tensor):
         (lambda stored, description: description["tensors"].pop("0.bias"), "0.bias is not in its index"),
         (lambda stored, description: description.pop("tensors"), "index of its tensors is missing"),
         (lambda stored, description: description["tensors"].update({"0.bias": 5}), "index of 0.bias"),
-        (lambda stored, description: description.update(graph=[]), "graph is none"),
-        (lambda stored, description: description.update(graph={"nodes": "x" * 99}), "graph is none"),
+        (lambda stored, description: description.update(graph=[]), "graph is not a list of nodes"),
+        (lambda stored, description: description.update(graph={"nodes": "x" * 99}), "graph is not a list of nodes"),
         (lambda stored, description: description.update(temperature="2"), "temperature is not a positive number"),
         (lambda stored, description: description.update(temperature=-2), "temperature is not a positive number"),
         (lambda stored, description: description.update(temperature=10**400), "temperature is not a positive number"),

@@ -1,6 +1,6 @@
 """The operations that a file's graph may name: fixed tables, and what their arguments may be.
 
-Whatever stands here is safe to run on any file's word: it computes tensors from tensors, and nothing else.
+Whatever is listed here is safe to run for a file of unknown origin: it computes tensors from tensors, and nothing else.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
 
 
 def module_fields(module: nn.Module) -> dict[str, Any] | None:
-    """What the module is made from, as JSON has it; None if it is none of ours."""
+    """The arguments that make the module, as JSON; None if its type is not in the table."""
     kind = type(module).__name__
     if kind not in MODULES or type(module) is not getattr(nn, kind) or "forward" in vars(module):
         return None
@@ -127,7 +127,7 @@ def _listed(place: Any, names: str) -> dict[str, Callable[..., Any]]:
 
 def _attribute(tensor: Any, name: str) -> Any:
     if name != "shape":
-        raise CiglError(f"the model's graph asks for the attribute {name!r} of a tensor: only shape can be had.")
+        raise CiglError(f"the model's graph asks for the attribute {name!r} of a tensor: only shape is allowed.")
     return tensor.shape
 
 
@@ -155,7 +155,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "getattr": getattr,
 }  # fmt: skip
 FUNCTION_NAMES = {function: name for name, function in _FUNCTIONS.items()}
-# What is run: the same, but for those that could do more than compute.
+# What is run: the same, except for those that could do more than compute.
 FUNCTIONS = _FUNCTIONS | {name: _arithmetic(each) for name, each in _OPERATORS.items()} | {"getattr": _attribute}
 METHODS = frozenset(
     """abs add add_ amax chunk clamp contiguous div div_ exp expand flatten log_softmax matmul mean mul mul_ neg permute

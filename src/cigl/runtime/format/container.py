@@ -1,7 +1,7 @@
 """The container: a safetensors file with a description and a checksum over all of it.
 
-The format is small, so it is written and read here with torch alone: every size is checked before it is believed,
-and who loads a model needs no further package. Any tool that reads safetensors can open it.
+The format is small, so it is written and read here with torch alone: every size is checked before it is used,
+and loading a model needs no further package. Any tool that reads safetensors can open it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], descripti
         text = json.dumps(description, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise CiglError(f"what is said of a model must be plain data, as JSON has it: {error}.") from error
+        raise CiglError(f"a model's description must be plain data that JSON can hold: {error}.") from error
     metadata = {"format": FORMAT, "version": VERSION, "description": text, "sha256": _digest(text, tensors)}
     header: dict[str, Any] = {"__metadata__": metadata}
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # so that each is aligned
@@ -83,13 +83,13 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
                 if file.readinto(_bytes(tensors[name])) != tensors[name].numel() * dtype.itemsize:
                     raise Damaged("it is truncated")
         if metadata["sha256"] != _digest(text, tensors):
-            raise Damaged("its checksum does not fit its content")
+            raise Damaged("its checksum does not match its content")
         for name, tensor in tensors.items():
             if tensor.dtype == torch.bool and tensor.numel() and int(tensor.view(torch.uint8).max()) > 1:
-                raise Damaged(f"{name} has truth values other than 0 and 1")
+                raise Damaged(f"{name} has Boolean values other than 0 and 1")
         description = parse(text)
         if not isinstance(description, dict):
-            raise Damaged("its description is none")
+            raise Damaged("its description is not a JSON object")
         return tensors, description
     except Damaged as error:
         raise CiglError(f"{path} can't be loaded: {' '.join(str(error).split())}. Copy or save it again.") from error
@@ -100,16 +100,16 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
 
 
 def parse(text: str) -> Any:
-    """JSON in which every name comes once and every number is one."""
+    """JSON in which every name occurs once, and no number is NaN or infinite."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
-            raise Damaged("a name stands in it twice")
+            raise Damaged("a name occurs in it twice")
         return found
 
     def number(word: str) -> Any:
-        raise Damaged(f"{word} stands where a number should be")
+        raise Damaged(f"{word} is in the place of a number")
 
     return json.loads(text, object_pairs_hook=once, parse_constant=number)
 
@@ -132,9 +132,9 @@ def _layout(header: dict[str, Any], size: int) -> list[tuple[str, torch.dtype, l
         dtype, shape = DTYPES.get(entry["dtype"]), entry["shape"]
         begin, end = entry["data_offsets"]
         if dtype is None or not is_shape(shape) or type(begin) is not int or type(end) is not int:
-            raise Damaged(f"the entry of {name} is not one")
+            raise Damaged(f"the entry of {name} is malformed")
         if end - begin != math.prod(shape) * dtype.itemsize:
-            raise Damaged(f"{name} has {end - begin} bytes, but not the shape for them")
+            raise Damaged(f"{name} has {end - begin} bytes, which do not match its shape")
         found.append((begin, end, name, dtype, shape))
     found.sort(key=lambda entry: entry[:2])
     place = 0
@@ -143,7 +143,7 @@ def _layout(header: dict[str, Any], size: int) -> list[tuple[str, torch.dtype, l
             raise Damaged(f"{name} does not begin where the tensor before it ends")
         place = end
     if place != size:
-        raise Damaged(f"its tensors take {place} bytes, but {size} are there")
+        raise Damaged(f"its tensors take {place} bytes, but the file has {size}")
     return [(name, dtype, shape) for _, _, name, dtype, shape in found]
 
 

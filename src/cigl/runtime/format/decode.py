@@ -1,7 +1,7 @@
 """Plain data in, a model out: the graph that encode.py made, checked and callable.
 
-Nobody vouches for the data. What it names is looked up in the tables of allowed.py; nothing is imported or
-evaluated, and modules get memory for the file's own tensors only.
+The data is not trusted. What it names is looked up in the tables of allowed.py; nothing is imported or evaluated, and
+modules get memory for the file's own tensors only.
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ _BY_INPUTS: dict[int, type[Graph]] = {1: OneInput, 2: TwoInputs}
 def decode_graph(
     graph: Any, tensors: Mapping[str, Tensor], parameters: set[str], temperature: float | None = None
 ) -> Graph:
-    """The model in eval mode, from data that nobody vouches for; ``Damaged`` if it can't be one."""
+    """The model in eval mode, from data that is not trusted; ``Damaged`` if it can't be one."""
     if not isinstance(graph, dict) or not isinstance(graph.get("nodes"), list):
-        raise Damaged("its graph is none")
+        raise Damaged("its graph is not a list of nodes")
     if len(graph["nodes"]) > _MOST:
-        raise Damaged(f"its graph has {len(graph['nodes'])} nodes, and {_MOST} are the most")
+        raise Damaged(f"its graph has {len(graph['nodes'])} nodes, more than {_MOST}")
     nodes = [_node(number, each) for number, each in enumerate(graph["nodes"])]
     kinds = [node.op for node in nodes]
     inputs = kinds.count("input")
@@ -156,13 +156,13 @@ def _give(
     parameters: set[str],
     shared: dict[int, nn.Parameter],
 ) -> None:
-    """Put the file's tensor where the module wants one; a tied one is the same parameter everywhere."""
+    """Register the file's tensor where the module needs one; a tied one is the same parameter everywhere."""
     tensor = tensors.get(full_name)
     if tensor is None:
         raise Damaged(f"{full_name} is missing")
     wanted = module._parameters.get(name, module._buffers.get(name))
     if wanted is not None and wanted.shape != tensor.shape:
-        raise Damaged(f"{full_name} has the shape {list(tensor.shape)}, but its module wants {list(wanted.shape)}")
+        raise Damaged(f"{full_name} has the shape {list(tensor.shape)}, but its module needs {list(wanted.shape)}")
     if name in module._parameters or full_name in parameters:
         module.register_parameter(name, shared.setdefault(id(tensor), nn.Parameter(tensor, requires_grad=False)))
     else:
@@ -171,7 +171,7 @@ def _give(
 
 def _node(number: int, node: Any) -> _Node:
     if not isinstance(node, dict):
-        raise Damaged(f"node {number} of its graph is none")
+        raise Damaged(f"node {number} of its graph is malformed")
     op, name = str(node.get("op")), node.get("name", "")
     args, kwargs = node.get("args", []), node.get("kwargs", {})
     known: dict[str, Callable[[str], bool]] = {
@@ -183,16 +183,18 @@ def _node(number: int, node: Any) -> _Node:
         "method": lambda name: name in METHODS and len(args) > 0,
     }
     if not isinstance(name, str) or not isinstance(args, list) or not isinstance(kwargs, dict):
-        raise Damaged(f"node {number} of its graph is none")
+        raise Damaged(f"node {number} of its graph is malformed")
     if op not in known or not known[op](name):
-        raise Damaged(f"node {number} of its graph is {op[:40]} {name[:40]!r}, which this cigl does not have")
+        raise Damaged(
+            f"node {number} of its graph is {op[:40]} {name[:40]!r}, which this version of cigl does not know"
+        )
     decoded = {key: _decode(each, number) for key, each in kwargs.items()}
     return _Node(op, name, tuple(_decode(each, number) for each in args), decoded, [])
 
 
 def _decode(value: Any, number: int, depth: int = 0) -> Any:
     if depth > _DEEPEST:
-        raise Damaged(f"node {number} of its graph has arguments too deep")
+        raise Damaged(f"node {number} of its graph has arguments nested too deeply")
     if isinstance(value, list):
         return [_decode(each, number, depth + 1) for each in value]
     if not isinstance(value, dict):
@@ -211,7 +213,7 @@ def _decode(value: Any, number: int, depth: int = 0) -> Any:
                 return tuple(parts)
             if len(parts) == 3:
                 return slice(*parts)
-    raise Damaged(f"node {number} of its graph refers to what does not come before it")
+    raise Damaged(f"node {number} of its graph refers to a node that does not come before it")
 
 
 def _parts(value: Any) -> Iterator[_Ref]:

@@ -34,7 +34,7 @@ def encode(positions: Positions, size: int) -> Bytes:
 
 
 def decode(gaps: Bytes, count: int, size: int) -> Positions:
-    """The positions of ``count`` non-zeros among ``size`` elements; gaps that say something else are refused.
+    """The positions of ``count`` non-zeros among ``size`` elements; gaps that do not match these numbers are refused.
 
     >>> decode(np.array([0, 2, 255, 255, 86, 255], np.uint8), 3, 1000).tolist()
     [0, 3, 600]
@@ -46,5 +46,5 @@ def decode(gaps: Bytes, count: int, size: int) -> Positions:
         raise CiglError(f"the gaps cover {covered} elements, but the tensor has {size}")
     positions: Positions = reached[stands] - 1
     if positions.size != count:
-        raise CiglError(f"the gaps stand on {positions.size} elements, but there are {count} values")
+        raise CiglError(f"the gaps lead to {positions.size} elements, but there are {count} values")
     return positions

@@ -51,7 +51,7 @@ def _plain(name: str, tensor: Tensor) -> Tensor:
             "and whole before saving the model."
         )
     if plain.dtype not in NAMES:
-        raise CiglError(f"{name} is {plain.dtype}, which safetensors files don't have: convert it before saving.")
+        raise CiglError(f"{name} is {plain.dtype}, which safetensors files can't hold: convert it before saving.")
     return plain.cpu().contiguous()
 
 
@@ -83,10 +83,10 @@ def unpack(stored: Mapping[str, Tensor], index: Any) -> tuple[dict[str, Tensor],
     used: set[str] = set()
     for name, entry in index.items():
         if not isinstance(entry, dict):
-            raise Damaged(f"the index of {name} is none")
+            raise Damaged(f"the index of {name} is not a JSON object")
         if "same" in entry:
             if str(entry["same"]) not in tensors:
-                raise Damaged(f"{name} is said to be another tensor that does not come before it")
+                raise Damaged(f"{name} is tied to a tensor that does not come before it")
             tensors[name] = tensors[str(entry["same"])]
             continue
         dtype, shape = DTYPES.get(str(entry.get("dtype"))), entry.get("shape", [])

@@ -185,7 +185,7 @@ class Executable:
 
 
 def _vectors(images: int, shapes: Sequence[tuple[int, ...]]) -> tuple[str, Layout]:
-    """The instruction set in force and its layout; for pixels in vectors a narrower one, as rows are often short."""
+    """The instruction set and its layout; for pixels in vectors a narrower one is used, as rows are often short."""
     isa = library.isa()
     layout = Layout.choose(images, library.lanes(isa), shapes)
     if isa == "avx512" and layout.lanes == 1 and not library.forced():

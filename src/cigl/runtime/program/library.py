@@ -40,7 +40,7 @@ def get() -> ctypes.CDLL:
 
 
 def isa() -> str:
-    """The instruction set in force."""
+    """The instruction set that is used."""
     name = forced()
     if not name:
         return next(name for name in ISAS if lanes(name))

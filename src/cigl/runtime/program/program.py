@@ -26,7 +26,7 @@ from cigl.runtime.program.steps import Step, Value, emit
 
 
 class Program:
-    """``images`` of one shape on ``threads`` threads. Record operations, ``finish``, then ``run`` at will."""
+    """``images`` of one shape on ``threads`` threads. Record operations, ``finish``, then ``run`` again and again."""
 
     def __init__(self, images: int, threads: int):
         if images < 1 or threads < 1:

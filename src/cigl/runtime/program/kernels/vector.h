@@ -36,7 +36,9 @@ static inline Vec zip_low(Vec a, Vec b) { return SHUFFLE(a, b, 0, 8, 1, 9, 2, 10
 static inline Vec zip_high(Vec a, Vec b) { return SHUFFLE(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
 static inline Vec evens(Vec a, Vec b) { return SHUFFLE(a, b, 0, 2, 4, 6, 8, 10, 12, 14); }
 #else
-static inline Vec zip_low(Vec a, Vec b) { return SHUFFLE(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23); }
+static inline Vec zip_low(Vec a, Vec b) {
+    return SHUFFLE(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
 static inline Vec zip_high(Vec a, Vec b) {
     return SHUFFLE(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
 }

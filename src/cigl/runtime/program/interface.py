@@ -18,6 +18,18 @@ class View(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in ("at", "row", "channel", "channels", "height", "width")]
 
 
+class NormStruct(ctypes.Structure):
+    """A batch norm in training."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("weight", "bias", "running_mean", "running_var")),
+        *((name, ctypes.c_double) for name in ("momentum", "eps")),
+        *((name, ctypes.c_void_p) for name in ("mean", "inverse", "scale", "shift")),
+        *((name, ctypes.c_void_p) for name in ("by_gradient", "by_value", "by_one")),
+        *((name, ctypes.c_void_p) for name in ("weight_gradient", "bias_gradient")),
+    ]
+
+
 class StepStruct(ctypes.Structure):
     """A step with its places in the arena and pointers to its weights."""
 
@@ -27,6 +39,10 @@ class StepStruct(ctypes.Structure):
         *((name, _Pair) for name in ("kernel", "stride", "padding")),
         *((name, ctypes.c_int64) for name in ("count_padding", "blocks")),
         *((name, ctypes.c_void_p) for name in ("rows", "offsets", "values", "bias", "scale", "shift")),
+        ("third", View),
+        *((name, ctypes.c_void_p) for name in ("scale2", "shift2", "mean", "mean2")),
+        *((name, ctypes.c_void_p) for name in ("sums", "target", "places", "norm")),
+        *((name, ctypes.c_int64) for name in ("count", "kept", "outside", "per_batch")),
     ]
 
 
@@ -34,10 +50,15 @@ class ProgramStruct(ctypes.Structure):
     _fields_ = [
         ("steps", ctypes.POINTER(StepStruct)),
         *((name, ctypes.c_int64) for name in ("count", "images", "lanes", "spread", "arena", "threads")),
+        *((name, ctypes.c_int64) for name in ("kept", "groups")),
     ]
 
 
-STRUCTURES: dict[str, type[ctypes.Structure]] = {"View": View, "Step": StepStruct, "Program": ProgramStruct}
+STRUCTURES: dict[str, type[ctypes.Structure]] = {
+    "View": View,
+    "Norm": NormStruct,
+    "Step": StepStruct, "Program": ProgramStruct,
+}
 
 
 def described() -> str:

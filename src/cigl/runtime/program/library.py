@@ -17,7 +17,7 @@ import torch as torch  # first: its OpenMP is then the one that the kernels use,
 from cigl.errors import CiglError
 from cigl.runtime.program import interface
 
-ABI = 2
+ABI = 3
 ISAS = ("avx512", "avx2", "portable")  # the best first
 _FOLDER = Path(__file__).parent
 
@@ -94,6 +94,11 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     program = ctypes.POINTER(interface.ProgramStruct)
     pointers, seconds = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_double)
     library.cigl_run.argtypes = [ctypes.c_char_p, program, ctypes.c_void_p, pointers, pointers, seconds]
+    library.cigl_train.restype = ctypes.c_int64
+    steps = [ctypes.c_int64, ctypes.c_int64]
+    library.cigl_train.argtypes = [ctypes.c_char_p, program, *steps, ctypes.c_void_p, pointers, pointers, seconds]
+    library.cigl_gather.restype = None
+    library.cigl_gather.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
     return library, ""
 
 

@@ -26,7 +26,7 @@ Shape = tuple[int, ...] | None  # of a float32 tensor with values; None for anyt
 
 
 class Kind(IntEnum):
-    """The kernels, in the order of the lists at the end of kernels/conv.h and kernels/plain.h."""
+    """The kernels, in the order of the lists at the end of kernels/conv.h, plain.h, training.h and gradients.h."""
 
     CONV = 0
     LOAD = 1
@@ -38,6 +38,19 @@ class Kind(IntEnum):
     AVG_POOL = 7
     MEAN = 8
     FLATTEN = 9
+    AFFINE = 10
+    STATISTICS = 11
+    MASK = 12
+    NORM = 13
+    NORM_GRADIENT = 14
+    SUM_BLOCKS = 15
+    WEIGHT_GRADIENT = 16
+    MERGE = 17
+    MAX_POOL_GRADIENT = 18
+    AVG_POOL_GRADIENT = 19
+    MEAN_GRADIENT = 20
+    UNFLATTEN = 21
+    SCATTER = 22
 
 
 @dataclass(eq=False, frozen=True)

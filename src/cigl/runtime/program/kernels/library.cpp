@@ -99,5 +99,59 @@ int64_t cigl_run(const char* isa, const Program* p, float* arena, const float* c
     }
     return 0;
 }
+
+// Runs steps first to last of a training program. `memory` holds blocks * p->kept floats that outlive the call, then
+// p->threads * p->arena floats for what doesn't. All blocks go through a run of steps, group by group, before the steps
+// once per batch that follow it. The order of all sums is the same for any number of threads.
+int64_t cigl_train(const char* isa, const Program* p, int64_t first, int64_t last, float* memory,
+                   const float* const* inputs, float* const* outputs, double* seconds) {
+    const Variant* v = find(isa);
+    if (!v) return 1;
+    const int64_t size = p->lanes * p->spread, blocks = (p->images + size - 1) / size;
+    const bool alone = p->threads <= p->groups;  // each block's steps are done by one thread
+    if (seconds) std::fill(seconds, seconds + p->count, 0.0);
+#pragma omp parallel num_threads(int(p->threads)) if (p->threads > 1)
+    {
+        int64_t worker = 0, workers = 1;
+#ifdef _OPENMP
+        worker = omp_get_thread_num(), workers = omp_get_num_threads();
+#endif
+        const bool timed = seconds && !worker;
+        const auto run = [&](int64_t i, int64_t block, int64_t scratch, int64_t me, int64_t all) {
+            const double start = timed ? now() : 0.0;
+            const int64_t kept = block * p->kept, own = blocks * p->kept + scratch * p->arena;
+            Step step = p->steps[i];
+            View* const views[] = {&step.in, &step.add, &step.out, &step.third};
+            for (int bit = 0; bit < 4; ++bit)
+                if (views[bit]->at >= 0 && !(step.outside >> bit & 1)) views[bit]->at += step.kept >> bit & 1 ? kept : own;
+            v->run({*p, step, memory, block, me, all, inputs, outputs});
+            if (timed) seconds[i] += now() - start;
+        };
+        for (int64_t from = first; from < last;) {
+            int64_t to = from;
+            while (to < last && !p->steps[to].per_batch) ++to;
+            if (alone)
+                for (int64_t g = worker; g < p->groups; g += workers)
+                    for (int64_t b = (g * blocks + p->groups - 1) / p->groups; b * p->groups / blocks == g; ++b)
+                        for (int64_t i = from; i < to; ++i) run(i, b, worker, 0, 1);
+            else
+                for (int64_t b = 0; b < blocks; ++b)
+                    for (int64_t i = from; i < to; ++i) {
+                        run(i, b, 0, worker, workers);
+#pragma omp barrier
+                    }
+#pragma omp barrier
+            for (from = to; from < last && p->steps[from].per_batch; ++from)
+                if (from % workers == worker) run(from, 0, worker, 0, 1);
+#pragma omp barrier
+        }
+    }
+    return 0;
+}
+
+// values[j] = from[places[j]]: the non-zeros of a weight, in the order of its pattern.
+void cigl_gather(const float* from, const int32_t* places, float* values, int64_t count) {
+    for (int64_t j = 0; j < count; ++j) values[j] = from[places[j]];
+}
 #pragma GCC visibility pop
 }

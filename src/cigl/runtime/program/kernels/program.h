@@ -4,12 +4,22 @@
 #include <cstddef>
 #include <cstdint>
 
-#define CIGL_ABI 2
+#define CIGL_ABI 3
 
 // A value in the arena: float number `at` is the first pixel of the first channel. at < 0: there is none.
 struct View {
     int64_t at, row, channel;  // position and strides, in floats
     int64_t channels, height, width;
+};
+
+// A batch norm in training: one value per channel behind each pointer; those of the user's module may be null.
+struct Norm {
+    const float *weight, *bias;
+    float *running_mean, *running_var;
+    double momentum, eps;
+    float *mean, *inverse, *scale, *shift;   // of the batch: its mean, 1 / standard deviation, and how both are applied
+    float *by_gradient, *by_value, *by_one;  // how the gradient is applied
+    float *weight_gradient, *bias_gradient;
 };
 
 struct Step {
@@ -21,7 +31,18 @@ struct Step {
     const int32_t* rows;               // where each (block, output channel) starts in offsets and values
     const int32_t* offsets;            // of the input float each non-zero multiplies, from the output's first pixel
     const float *values, *bias;        // bias may be null
-    const float *scale, *shift;        // per channel, for `normed` or ELEMENTWISE; may be null
+    const float *scale, *shift;        // per channel, for `normed`, ELEMENTWISE or AFFINE; may be null
+    // Training only:
+    View third;
+    const float *scale2, *shift2, *mean, *mean2;  // per channel; may be null
+    float* sums;                       // what blocks leave for the whole batch
+    float* target;                     // SUM_BLOCKS, SCATTER: the gradient to be written
+    const int32_t* places;             // SCATTER: of the non-zeros in it
+    const Norm* norm;
+    int64_t count;                     // non-zeros; NORM_GRADIENT: which of the sums
+    int64_t kept;                      // which of in, add, out, third outlive the pass (bits 1, 2, 4, 8)
+    int64_t outside;                   // which of them are numbers of the caller's tensors
+    int64_t per_batch;                 // run once, after all blocks have run the steps before it
 };
 
 struct Program {
@@ -32,6 +53,8 @@ struct Program {
     int64_t spread;   // vectors of images side by side where pixels would be (networks without pixels), else 1
     int64_t arena;    // floats that one block of lanes * spread images needs
     int64_t threads;
+    int64_t kept;     // training: floats that each block keeps until its gradients are done
+    int64_t groups;   // training: of blocks, each summed in order by one thread, whatever the number of threads
 };
 
 // Every field of the above, as cigl_interface describes it.
@@ -44,12 +67,20 @@ struct Field {
 constexpr Field FIELDS[] = {
     WHOLE(View), FIELD(View, at), FIELD(View, row), FIELD(View, channel), FIELD(View, channels), FIELD(View, height),
     FIELD(View, width),
+    WHOLE(Norm), FIELD(Norm, weight), FIELD(Norm, bias), FIELD(Norm, running_mean), FIELD(Norm, running_var),
+    FIELD(Norm, momentum), FIELD(Norm, eps), FIELD(Norm, mean), FIELD(Norm, inverse), FIELD(Norm, scale),
+    FIELD(Norm, shift), FIELD(Norm, by_gradient), FIELD(Norm, by_value), FIELD(Norm, by_one),
+    FIELD(Norm, weight_gradient), FIELD(Norm, bias_gradient),
     WHOLE(Step), FIELD(Step, kind), FIELD(Step, relu), FIELD(Step, in), FIELD(Step, add), FIELD(Step, out),
     FIELD(Step, normed), FIELD(Step, kernel), FIELD(Step, stride), FIELD(Step, padding), FIELD(Step, count_padding),
     FIELD(Step, blocks), FIELD(Step, rows), FIELD(Step, offsets), FIELD(Step, values), FIELD(Step, bias),
-    FIELD(Step, scale), FIELD(Step, shift),
+    FIELD(Step, scale), FIELD(Step, shift), FIELD(Step, third), FIELD(Step, scale2), FIELD(Step, shift2),
+    FIELD(Step, mean), FIELD(Step, mean2), FIELD(Step, sums), FIELD(Step, target), FIELD(Step, places),
+    FIELD(Step, norm), FIELD(Step, count), FIELD(Step, kept), FIELD(Step, outside),
+    FIELD(Step, per_batch),
     WHOLE(Program), FIELD(Program, steps), FIELD(Program, count), FIELD(Program, images), FIELD(Program, lanes),
-    FIELD(Program, spread), FIELD(Program, arena), FIELD(Program, threads),
+    FIELD(Program, spread), FIELD(Program, arena), FIELD(Program, threads), FIELD(Program, kept),
+    FIELD(Program, groups),
 };
 #undef WHOLE
 #undef FIELD

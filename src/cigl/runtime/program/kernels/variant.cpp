@@ -1,13 +1,17 @@
 // All kernels for one instruction set. Compiled once per set, with its flags and -DVARIANT=name -DLANES=floats.
 #include "conv.h"
+#include "gradients.h"
 #include "plain.h"
+#include "training.h"
 
 namespace {
 
 #define KERNEL(kind, function) function,
 #define NAME(kind, function) " " #kind
-void (*const kernels[])(const Task&) = {CONV_KINDS(KERNEL) PLAIN_KINDS(KERNEL)};
-const char kinds[] = CONV_KINDS(NAME) PLAIN_KINDS(NAME);
+#define EVERY_KIND(LIST) \
+    CONV_KINDS(LIST) PLAIN_KINDS(LIST) TRAINING_KINDS(LIST) GRADIENT_KINDS(LIST)
+void (*const kernels[])(const Task&) = {EVERY_KIND(KERNEL)};
+const char kinds[] = EVERY_KIND(NAME);
 
 void run(const Task& task) { kernels[task.step.kind](task); }
 

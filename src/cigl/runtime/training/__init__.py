@@ -1,0 +1,1 @@
+"""Training on sparse kernels: forward and backward over the active weights alone."""

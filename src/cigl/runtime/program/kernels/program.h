@@ -21,7 +21,7 @@ struct Step {
     const int32_t* rows;               // where each (block, output channel) starts in offsets and values
     const int32_t* offsets;            // of the input float each non-zero multiplies, from the output's first pixel
     const float *values, *bias;        // bias may be null
-    const float *scale, *shift;        // per channel, for `normed` or ELEMENTWISE; may be null
+    const float *scale, *shift;        // numbers of the kernel; `normed` and ELEMENTWISE: per channel; may be null
 };
 
 struct Program {

@@ -31,7 +31,7 @@ struct Step {
     const int32_t* rows;               // where each (block, output channel) starts in offsets and values
     const int32_t* offsets;            // of the input float each non-zero multiplies, from the output's first pixel
     const float *values, *bias;        // bias may be null
-    const float *scale, *shift;        // per channel, for `normed`, ELEMENTWISE or AFFINE; may be null
+    const float *scale, *shift;        // per channel: of `normed`, ELEMENTWISE and AFFINE; may be null
     // Training only:
     View third;
     const float *scale2, *shift2, *mean, *mean2;  // per channel; may be null

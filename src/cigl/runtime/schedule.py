@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -169,21 +169,15 @@ class Schedule:
     def __init__(self, network: Network, facts: Survey, sparse: Collection[int], threads: int):
         self._network, self._constants = network, facts.constants
         live = self._live()
-        stage: dict[int, int] = {}
-        stages: dict[int, list[int]] = defaultdict(list)
-        for number, unit in live.items():
-            before = max((stage.get(value, -1) for value in unit.inputs), default=-1)
-            stage |= dict.fromkeys(unit.outputs, before + (before % 2 != (number not in sparse)))
-            stages[stage[unit.outputs[0]]].append(number)
         self._calls: list[_Call] = []
-        for place in sorted(stages):
-            units = {number: live[number] for number in stages[place]}
-            if place % 2:
+        for is_program, units in staged(live, sparse):
+            if not is_program:
                 self._calls += [_TorchCall(number, unit) for number, unit in units.items()]
                 continue
             others = set(network.results())
             others.update(value for number, unit in live.items() if number not in units for value in unit.inputs)
-            self._calls += [_ProgramCall(part, facts, others, threads) for part in _by_images(units, facts)]
+            parts = by_images(units, facts.shapes, facts.constants)
+            self._calls += [_ProgramCall(part, facts, others, threads) for part in parts]
         last = {value: call for call in self._calls for value in (*call.inputs, *call.outputs)}
         kept = {*network.results(), *facts.constants}
         self._done = [[value for value in last if last[value] is call and value not in kept] for call in self._calls]
@@ -228,11 +222,24 @@ class Schedule:
         return op.filled(self._network.output, values)
 
 
-def _by_images(units: dict[int, Unit], facts: Survey) -> Iterable[dict[int, Unit]]:
+def staged(units: Mapping[int, Unit], sparse: Collection[int]) -> list[tuple[bool, dict[int, Unit]]]:
+    """The units in stages that can run one after the other, each with whether it is for programs."""
+    stage: dict[int, int] = {}
+    stages: dict[int, dict[int, Unit]] = defaultdict(dict)
+    for number, unit in units.items():
+        before = max((stage.get(value, -1) for value in unit.inputs), default=-1)
+        stage |= dict.fromkeys(unit.outputs, before + (before % 2 != (number not in sparse)))
+        stages[stage[unit.outputs[0]]][number] = unit
+    return [(place % 2 == 0, stages[place]) for place in sorted(stages)]
+
+
+def by_images(
+    units: Mapping[int, Unit], shapes: Mapping[int, Shape], constants: Container[int]
+) -> Iterable[dict[int, Unit]]:
     """A program is for one number of images; all values that a unit reads have the same."""
     parts: dict[int, dict[int, Unit]] = defaultdict(dict)
     for number, unit in units.items():
-        shape = next(facts.shapes[value] for value in unit.inputs if value not in facts.constants)
+        shape = next(shapes[value] for value in unit.inputs if value not in constants)
         assert shape is not None
         parts[per_image(shape)[0]][number] = unit
     return parts.values()

@@ -21,8 +21,8 @@ def lower(model: nn.Module) -> Network:
     graph, notes = traced(model)
     if graph is not None:
         try:
-            return _Lowering(model, graph, notes).network
-        except _Shared as error:
+            return Lowering(model, graph, notes).network
+        except SharedMemory as error:
             notes = [f"the model runs dense: {error}"]
     signature = inspect.signature(model.forward).parameters.values()
     names = [
@@ -34,11 +34,11 @@ def lower(model: nn.Module) -> Network:
     return Network([unit], inputs, names, output=op.Hole(len(inputs)), notes=notes)
 
 
-class _Shared(Exception):
+class SharedMemory(Exception):
     """A tensor is changed in place while another name for its memory is still read."""
 
 
-class _Lowering:
+class Lowering:
     """One walk over the graph. A change in place makes a new value, which the later readers of the old one read."""
 
     def __init__(self, model: nn.Module, graph: fx.Graph, notes: list[str]):
@@ -51,12 +51,13 @@ class _Lowering:
                 self.network.inputs.append(self._new(node))
                 self.network.names.append(str(node.target))
             elif node.op == "get_attr":
-                constant = _attribute(model, str(node.target))
-                self.network.constants[self._new(node)] = constant
+                value = self._new(node)
+                self.network.constants[value] = attribute(model, str(node.target))
+                self.network.paths[value] = str(node.target)
             elif node.op == "output":
                 self.network.output = map_aggregate(node.args[0], self._hole)
             else:
-                self._call(node, _attribute(model, str(node.target)) if node.op == "call_module" else None)
+                self._call(node, attribute(model, str(node.target)) if node.op == "call_module" else None)
         self.network.prune()
 
     def _new(self, node: fx.Node) -> int:
@@ -86,7 +87,8 @@ class _Lowering:
         name = node.name if module is None else str(node.target)
         if any(unit.name == name for unit in self.network.units):  # a module that is called twice
             name = f"{name} ({node.name})"
-        self.network.units.append(Unit(name, operation, inputs, (output,)))
+        path = None if module is None else str(node.target)
+        self.network.units.append(Unit(name, operation, inputs, (output,), path))
 
     def _check_alone(self, node: fx.Node, changed: fx.Node) -> None:
         value = self.value[changed]
@@ -95,13 +97,13 @@ class _Lowering:
         for other, number in self.value.items():
             later = any(self.place[user] > self.place[node] for user in other.users)
             if (number != value or unclear) and self.memory[number] == self.memory[value] and later:
-                raise _Shared(
+                raise SharedMemory(
                     f"{node.name} changes in place what {other.name} may share and what is read again after it; "
                     "write it without the change in place"
                 )
 
 
-def _attribute(model: nn.Module, path: str) -> Any:
+def attribute(model: nn.Module, path: str) -> Any:
     found: Any = model
     for part in path.split("."):
         found = getattr(found, part)
@@ -118,7 +120,7 @@ def _changed(node: fx.Node, module: nn.Module | None) -> fx.Node | None:
         or (module is None and _asked_in_place(node))
     )
     if "out" in node.kwargs:
-        raise _Shared(f"{node.name} writes into its argument out=; write it without")
+        raise SharedMemory(f"{node.name} writes into its argument out=; write it without")
     first = next(iter((*node.args, *node.kwargs.values())), None)
     return first if in_place and isinstance(first, fx.Node) else None
 

@@ -18,6 +18,7 @@ class Unit:
     operation: op.Operation
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    module: str | None = None  # the path of the module that is called
 
 
 @dataclass
@@ -28,6 +29,7 @@ class Network:
     inputs: list[int] = field(default_factory=list)
     names: list[str] = field(default_factory=list)  # of the inputs
     constants: dict[int, Any] = field(default_factory=dict)
+    paths: dict[int, str] = field(default_factory=dict)  # of the constants
     output: Any = None
     notes: list[str] = field(default_factory=list)  # what runs dense because it could not be traced
 

@@ -145,6 +145,10 @@ class Norm(Operation):
         return _rectified(_normed(x, self.scale, self.shift), self.relu)
 
 
+class BatchNorm(Operation):
+    """A batch norm in training: its statistics are the batch's. Known to training programs alone."""
+
+
 @dataclass(frozen=True)
 class Relu(Operation):
     def dense(self, x: Tensor) -> Tensor:

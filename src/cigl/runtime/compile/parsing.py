@@ -136,6 +136,8 @@ def _linear(module: nn.Linear, input: Any) -> Parsed:
 
 
 def _norm(module: nn.BatchNorm1d | nn.BatchNorm2d, input: Any) -> Parsed:
+    if module.training:
+        return op.BatchNorm(), [_node(input)]
     mean, var = module.running_mean, module.running_var
     _only_if(mean is not None and var is not None)
     assert isinstance(mean, Tensor)
@@ -159,9 +161,9 @@ _MODULES: dict[type[nn.Module], Callable[..., Parsed]] = {
     ),
     nn.AdaptiveAvgPool2d: lambda module, input: _adaptive_avg_pool(input, module.output_size),
     nn.Identity: lambda module, input: _identity(input),
-    nn.Dropout: lambda module, input: _identity(input),
-    nn.Dropout1d: lambda module, input: _identity(input),
-    nn.Dropout2d: lambda module, input: _identity(input),
+    nn.Dropout: lambda m, input: _identity(input, training=m.training and m.p > 0),
+    nn.Dropout1d: lambda m, input: _identity(input, training=m.training and m.p > 0),
+    nn.Dropout2d: lambda m, input: _identity(input, training=m.training and m.p > 0),
 }
 
 _FUNCTIONS: dict[Any, Callable[..., Parsed]] = {

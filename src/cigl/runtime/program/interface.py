@@ -57,7 +57,8 @@ class ProgramStruct(ctypes.Structure):
 STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "View": View,
     "Norm": NormStruct,
-    "Step": StepStruct, "Program": ProgramStruct,
+    "Step": StepStruct,
+    "Program": ProgramStruct,
 }
 
 

@@ -131,6 +131,12 @@ def _(operation: op.Conv, x: Value, *others: Value) -> list[Step]:
 
 
 @fits.register
+def _(operation: op.BatchNorm, inputs: Sequence[Shape], output: Shape) -> bool:
+    x = inputs[0]
+    return x is not None and len(x) in (2, 4) and math.prod(x) > x[1]  # of one value there are no statistics
+
+
+@fits.register
 def _(operation: op.Linear, inputs: Sequence[Shape], output: Shape) -> bool:
     return inputs[0] is not None and len(inputs[0]) != 4
 

@@ -1,9 +1,9 @@
 """Steps in passes, on memory of two kinds.
 
-Batch norm needs sums over the whole batch, so steps are cut into passes: all blocks of images go through one pass before
-any goes through the next, and between them stand steps that run once per batch. What a pass needs of an earlier one is
-*kept*, per block, until the gradients are done. What it makes for itself (a normalised and padded input, a gradient on
-its way) lies in *scratch*, per thread, and is made again when it is needed again.
+Batch norm needs sums over the whole batch, so steps are cut into passes: all blocks of images go through one pass
+before any goes through the next, and between passes stand steps that run once per batch. What a pass needs of an
+earlier one is *kept*, per block, until the gradients are done. What it makes for itself (a normalised and padded input,
+a gradient on its way) lies in *scratch*, per thread, and is computed again when it is needed again.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Arrays:
         self.owned: list[Any] = []
 
     def floats(self, count: int) -> Floats:
-        return self.own(np.zeros(count, np.float32))
+        array: Floats = self.own(np.zeros(count, np.float32))
+        return array
 
     def own(self, array: Any) -> Any:
         self.owned.append(array)
@@ -184,7 +185,7 @@ class Assembly:
 
     def applied(self, node: Sum) -> dict[str, Floats]:
         """The scales and shifts of a sum's norms."""
-        fields = {}
+        fields: dict[str, Floats] = {}
         for term, scale, shift in zip(node.terms, ("scale", "scale2"), ("shift", "shift2"), strict=False):
             if term.norm is not None:
                 numbers = self.norms[term].numbers

@@ -30,9 +30,7 @@ class Gradient:
 class Backward:
     """Appends the steps of all nodes in reverse."""
 
-    def __init__(
-        self, assembly: Assembly, nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value]
-    ):
+    def __init__(self, assembly: Assembly, nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value]):
         self.assembly = assembly
         self.readers = Counter(value for node in nodes for value in node.reads())
         self.gradients: dict[Value, Gradient] = {}
@@ -52,9 +50,7 @@ class Backward:
             assembly.step(Kind.STORE, in_=held, out=Outside(number, value.shape))
         for weights, sums in self.sums.items():
             pattern = weights.pattern
-            assembly.once_per_batch(
-                weights.weight, Kind.SCATTER, sums=sums, count=pattern.count, places=pattern.places
-            )
+            assembly.once_per_batch(weights.weight, Kind.SCATTER, sums=sums, count=pattern.count, places=pattern.places)
         self.end_pass()
 
     def of(self, value: Value) -> Gradient:

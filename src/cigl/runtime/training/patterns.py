@@ -78,8 +78,8 @@ class Pattern:
         output = (self._channel * phases[0] + self._ky % stride[0]) * phases[1] + self._kx % stride[1]
         outputs = self.inputs * phases[0] * phases[1]
         by_output = np.argsort(output.astype(np.uint16) if outputs <= 1 << 16 else output, kind="stable")
-        parts = (each[by_output] for each in (output, self._output, self._ky, self._kx))
-        order = Order.of(*parts, outputs, self.outputs, self.kernel[0])
+        channel, ky, kx = (each[by_output] for each in (self._output, self._ky, self._kx))
+        order = Order.of(output[by_output], channel, ky, kx, outputs, self.outputs, self.kernel[0])
         place = np.empty(self.count, np.int32)
         place[self.forward.entries] = np.arange(self.count, dtype=np.int32)
         return order, place[by_output[order.entries]]

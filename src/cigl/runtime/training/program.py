@@ -22,8 +22,8 @@ from cigl.runtime.training.nodes import Node, Value
 class TrainingProgram:
     """For ``images`` of one shape. It holds one batch's activations from ``forward`` to ``backward``.
 
-    Parameters are read where the user's model has them; only the entries of each weight's pattern are, and only they get
-    a gradient.
+    Parameters are read where the user's model has them. Of a weight only the entries of its pattern are read, and only
+    they get a gradient.
     """
 
     def __init__(
@@ -97,9 +97,10 @@ class TrainingProgram:
         for state in assembly.norms.values():
             for name in ("weight", "bias"):
                 parameter = getattr(state.module, name)
-                target = None if parameter is None else torch.zeros_like(parameter)
-                setattr(state.struct, f"{name}_gradient", None if target is None else target.data_ptr())
-                if target is not None:
+                setattr(state.struct, f"{name}_gradient", None)
+                if parameter is not None and parameter.requires_grad:
+                    target = torch.zeros_like(parameter)
+                    setattr(state.struct, f"{name}_gradient", target.data_ptr())
                     _collect(found, shared, parameter, target)
         inputs = [torch.empty(self.images, *value.shape) for value in self.gradient_inputs]
         seconds = self._call(self._middle, len(self._steps), gradients, inputs, timed)

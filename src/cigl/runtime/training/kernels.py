@@ -1,0 +1,184 @@
+"""A model's training forward on sparse kernels, wherever a fixed rule says that they are faster.
+
+The model's call is taken over: while it runs, a network of stretches stands in for ``forward``, with all hooks around
+it as usual. Parts that can't be traced run in torch; there, single layers are taken over in the same way. Parameters
+stay dense tensors, where they are.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cigl.errors import CiglError
+from cigl.runtime.program import library
+from cigl.runtime.training.network import StretchedModel
+from cigl.runtime.training.single import SelfAttention, SingleLayer
+from cigl.runtime.training.tracing import TracedModel, Untraceable, arguments_of
+from cigl.runtime.training.weights import Patterns, Positions
+
+Forward = Callable[..., Any]
+_SHAPES = 3  # of inputs, whose programs are kept
+
+
+class TrainingKernels:
+    """Runs a model's training steps on sparse kernels.
+
+    ``active`` gives the active positions of each sparse parameter. ``needs_dense`` says of the step under way whether
+    torch must compute it, for its dense gradient. ``insist`` takes sparse kernels also where they are slower.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        active: Mapping[nn.Parameter, Callable[[], Positions]],
+        needs_dense: Callable[[], bool],
+        insist: bool,
+    ):
+        self._model, self._needs_dense, self._insist = model, needs_dense, insist
+        self._patterns = Patterns(active)
+        self._traced: dict[Any, TracedModel | str] = {}  # or why not; by the modes of the modules
+        self._networks: OrderedDict[Any, StretchedModel | None] = OrderedDict()
+        self._layers: list[SingleLayer] = []
+        self._taken: list[nn.Module] = []
+        self.sparse: set[nn.Parameter] = set()  # that ran on sparse kernels so far
+        self.reasons: dict[str, None] = {}  # why something ran masked
+        for module in model.modules():
+            if module._compiled_call_impl is not None:  # torch.compile has it
+                continue
+            if isinstance(module, (nn.Linear, nn.Conv2d)) and type(module) in (nn.Linear, nn.Conv2d):
+                self._take_over(module, self._single(module))
+            elif type(module) is nn.MultiheadAttention:
+                self._take_over(module, self._attention(module))
+            elif module is model:
+                self._take_over(module, self._whole)
+
+    def remove(self) -> None:
+        """Give every module its own call back."""
+        for module in self._taken:
+            module._compiled_call_impl = None
+
+    def topology_changed(self) -> None:
+        """Read the patterns anew before the next forward."""
+        self._patterns.changed()
+        self._networks.clear()
+
+    # Taking over
+
+    def _take_over(self, module: nn.Module, choose: Callable[..., Forward | None]) -> None:
+        """Let ``choose`` say what stands in for the module's forward; torch's own hooks and checks go on as ever.
+
+        The attribute is the one that ``module.compile()`` uses: copies and pickles of the module leave it out.
+        """
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            forward = choose(args, kwargs) if self._may_run(module) else None
+            if forward is None:
+                return module._call_impl(*args, **kwargs)
+            vars(module)["forward"] = forward
+            try:
+                return module._call_impl(*args, **kwargs)
+            finally:
+                vars(module).pop("forward", None)
+
+        module._compiled_call_impl = call
+        self._taken.append(module)
+
+    def _may_run(self, module: nn.Module) -> bool:
+        if not module.training or torch.compiler.is_compiling() or self._needs_dense():
+            return False
+        if torch.is_autocast_enabled("cpu"):
+            self.reasons["autocast: sparse kernels compute in float32"] = None
+            return False
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            self.reasons["torch.func transforms run in torch"] = None
+            return False
+        return "forward" not in vars(module)
+
+    def _whole(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Forward | None:
+        traced = self._trace()
+        if isinstance(traced, str):
+            self.reasons[f"as a whole: {traced}"] = None
+            return None
+        inputs = arguments_of(traced.network, args, kwargs)
+        if inputs is None or not all(_is_plain(each) for each in inputs):
+            return None
+        threads = torch.get_num_threads()
+        key = (id(traced), tuple(each.shape for each in inputs), threads)
+        if key not in self._networks:
+            try:
+                network = StretchedModel(traced, self._model, inputs, self._patterns, threads, self._insist)
+            except Untraceable as error:
+                self.reasons[f"as a whole: {error}"] = None
+                network = None
+            self._networks[key] = network if network and network.stretches else None
+            if len(self._networks) > _SHAPES:
+                self._networks.popitem(last=False)
+        found = self._networks[key]
+        if found is None:
+            return None
+        for stretch in found.stretches:
+            self.sparse.update(stretch.parameters)
+        return lambda *_, **__: found(inputs)
+
+    def _trace(self) -> TracedModel | str:
+        """The model in its present mode, as it is traced."""
+        modules = list(self._model.modules())
+        mode = (
+            tuple(module.training for module in modules),
+            tuple(len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in modules[1:]),
+            tuple(parameter.requires_grad for parameter in self._model.parameters()),
+        )
+        if mode not in self._traced:
+            try:
+                self._traced[mode] = TracedModel(self._model)
+            except Untraceable as error:
+                self._traced[mode] = str(error)
+        return self._traced[mode]
+
+    def _single(self, module: nn.Module) -> Callable[..., Forward | None]:
+        layer = SingleLayer(module, self._patterns, self._insist)
+
+        def choose(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Forward | None:
+            if len(args) != 1 or kwargs or not _is_plain(args[0]):
+                return None
+            stretch = layer.stretch(args[0])
+            if stretch is None:
+                return None
+            self.sparse.update(stretch.parameters)
+            return lambda x: stretch(x)[0]
+
+        return choose
+
+    def _attention(self, module: nn.MultiheadAttention) -> Callable[..., Forward | None]:
+        attention = SelfAttention(module, self._patterns, self._insist)
+
+        def choose(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Forward | None:
+            if not args or not _is_plain(args[0]) or not attention.fits(*args, **kwargs):
+                return None
+            if attention.project.stretch(args[0]) is None:
+                return None
+            self.sparse.update(module.parameters())
+            return attention.forward
+
+        return choose
+
+
+def _is_plain(x: Any) -> bool:
+    return isinstance(x, Tensor) and type(x) in (Tensor, nn.Parameter) and x.dtype == torch.float32 and x.is_cpu
+
+
+def check_available(model: nn.Module) -> None:
+    """An error that says why a model can't run on sparse kernels here, if it can't."""
+    if not library.available():
+        raise CiglError(f"kernels='sparse' is not possible: {library.reason()}")
+    elsewhere = next((p.device for p in model.parameters() if p.device.type != "cpu"), None)
+    if elsewhere is not None:
+        raise CiglError(
+            f"kernels='sparse' is not possible: the model is on {elsewhere}, and sparse kernels are for the CPU; use "
+            "kernels='auto' or 'masked'."
+        )

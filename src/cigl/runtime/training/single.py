@@ -1,0 +1,127 @@
+"""Single layers on sparse kernels, in parts of a model that torch runs as they are."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cigl.runtime.compile import operations as op
+from cigl.runtime.compile.network import Unit
+from cigl.runtime.compile.weights import Weight
+from cigl.runtime.program.steps import per_image
+from cigl.runtime.training.network import is_plain
+from cigl.runtime.training.rule import is_worth
+from cigl.runtime.training.stretch import Stretch
+from cigl.runtime.training.weights import Patterns
+
+_SHAPES = 3  # of inputs, whose programs are kept
+
+
+class SingleLayer:
+    """A weight [O, I] or [O, I, kh, kw] that is applied to one input."""
+
+    def __init__(self, module: nn.Module, patterns: Patterns, insist: bool, weight: str = "weight", bias: str = "bias"):
+        self._module, self._patterns, self._insist = module, patterns, insist
+        self._names = weight, bias
+        self._stretches: OrderedDict[Any, Stretch | None] = OrderedDict()
+
+    @property
+    def weight(self) -> nn.Parameter:
+        return getattr(self._module, self._names[0])  # type: ignore[no-any-return]
+
+    def stretch(self, x: Tensor) -> Stretch | None:
+        """For an input like this one, or None where torch is faster or the kernels can't."""
+        threads = torch.get_num_threads()
+        key = (x.shape, self.weight.requires_grad, threads, self._patterns.version)
+        if key not in self._stretches:
+            self._stretches[key] = self._make(x, threads)
+            if len(self._stretches) > _SHAPES:
+                self._stretches.popitem(last=False)
+        return self._stretches[key]
+
+    def _make(self, x: Tensor, threads: int) -> Stretch | None:
+        operation, output = self._operation(x)
+        if operation is None or not is_plain(self._module) or not x.numel():
+            return None
+        weight = self.weight
+        dense = math.prod(output) // weight.shape[0] * weight.numel()
+        if not self._insist and not is_worth(dense, dense * self._patterns.density(weight), per_image(x.shape)[0]):
+            return None
+        unit = Unit("layer", operation, (0,), (1,), "")
+        shapes = {0: tuple(x.shape), 1: output}
+        holder = _Holder(weight, getattr(self._module, self._names[1]))
+        return Stretch({0: unit}, shapes, {1}, lambda path: holder, self._patterns, threads)
+
+    def _operation(self, x: Tensor) -> tuple[op.Operation | None, tuple[int, ...]]:
+        weight = Weight(torch.empty_like(self.weight, device="meta"), None)
+        if len(weight.shape) == 2:
+            fits = x.dim() >= 2 and x.dim() != 4 and x.shape[-1] == weight.shape[1]
+            return (op.Linear(weight) if fits else None), (*x.shape[:-1], weight.shape[0])
+        module: Any = self._module
+        plain = module.groups == 1 and module.padding_mode == "zeros" and tuple(module.dilation) == (1, 1)
+        if not plain or isinstance(module.padding, str) or x.dim() != 4 or x.shape[1] != weight.shape[1]:
+            return None, ()
+        operation = op.Conv(weight, tuple(module.stride), tuple(module.padding))
+        sides = [
+            (x.shape[i + 2] + 2 * operation.padding[i] - weight.shape[i + 2]) // operation.stride[i] + 1 for i in (0, 1)
+        ]
+        return (operation if min(sides) > 0 else None), (x.shape[0], weight.shape[0], *sides)
+
+
+class _Holder(nn.Module):
+    """A weight and a bias under the names that a stretch looks for."""
+
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None):
+        super().__init__()
+        self.weight, self.bias = weight, bias
+
+
+class SelfAttention:
+    """The projections of ``nn.MultiheadAttention`` where query, key and value are one; attention itself is torch's."""
+
+    def __init__(self, module: nn.MultiheadAttention, patterns: Patterns, insist: bool):
+        self._module = module
+        self.project = SingleLayer(module, patterns, insist, "in_proj_weight", "in_proj_bias")
+        self.out = SingleLayer(module.out_proj, patterns, insist)
+
+    def fits(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> bool:
+        module = self._module
+        plain = module._qkv_same_embed_dim and module.bias_k is None and not module.add_zero_attn
+        masked = key_padding_mask is not None or attn_mask is not None
+        return bool(plain and query is key and key is value and not need_weights and not masked and query.dim() == 3)
+
+    def forward(self, query: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+        """As torch computes it (need_weights=False), in the same memory order, which random numbers follow."""
+        module = self._module
+        x = query.transpose(0, 1) if module.batch_first else query
+        length, batch, width = x.shape
+        parts = _apply(self.project, x, module.in_proj_weight, module.in_proj_bias)
+        heads = parts.view(length, batch, 3, module.num_heads, width // module.num_heads).permute(2, 1, 3, 0, 4)
+        dropout = module.dropout if module.training else 0.0
+        mixed = F.scaled_dot_product_attention(heads[0], heads[1], heads[2], dropout_p=dropout)
+        y = mixed.permute(2, 0, 1, 3).reshape(length, batch, width)
+        y = _apply(self.out, y, module.out_proj.weight, module.out_proj.bias)
+        return (y.transpose(0, 1) if module.batch_first else y), None
+
+
+def _apply(layer: SingleLayer, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    stretch = layer.stretch(x)
+    if stretch is not None:
+        return stretch(x)[0]
+    assert weight is not None
+    return F.linear(x, weight, bias)

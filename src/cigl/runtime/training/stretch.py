@@ -1,0 +1,208 @@
+"""A stretch of a network as one function of autograd's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import singledispatch
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cigl.errors import CiglError
+from cigl.runtime.compile import operations as op
+from cigl.runtime.compile.network import Unit
+from cigl.runtime.program.steps import Shape, per_image
+from cigl.runtime.training.nodes import (
+    Conv,
+    Flatten,
+    Mean,
+    Node,
+    Pool,
+    Sum,
+    Term,
+    Value,
+    flattened,
+    fuse,
+    window,
+)
+from cigl.runtime.training.program import TrainingProgram
+from cigl.runtime.training.weights import Patterns
+
+Recorded = list[Node]
+
+
+@singledispatch
+def nodes_of(operation: op.Operation, inputs: Sequence[Value], module: Any, patterns: Patterns) -> Recorded:
+    """The operation as nodes; the last one's value is its result, without nodes it is the input."""
+    raise NotImplementedError(type(operation))
+
+
+@nodes_of.register
+def _(operation: op.Conv, inputs: Sequence[Value], module: Any, patterns: Patterns) -> Recorded:
+    own, (x,) = patterns.of(module.weight, module.bias), inputs
+    stride, padding = operation.stride, operation.padding
+    out = window(x, own.pattern.outputs, own.pattern.kernel, stride, padding)
+    return [Conv(x, out, own, stride, padding)]
+
+
+@nodes_of.register
+def _(operation: op.Linear, inputs: Sequence[Value], module: Any, patterns: Patterns) -> Recorded:
+    own = patterns.of(module.weight, module.bias)
+    return [Conv(inputs[0], Value((own.pattern.outputs,)), own)]
+
+
+@nodes_of.register
+def _(operation: op.BatchNorm, inputs: Sequence[Value], module: Any, patterns: Patterns) -> Recorded:
+    return [Sum(Value(inputs[0].shape), Term(inputs[0], module))]
+
+
+@nodes_of.register
+def _(operation: op.Relu, inputs: Sequence[Value], module: Any, patterns: Patterns) -> Recorded:
+    return [Sum(Value(inputs[0].shape), Term(inputs[0]), relu=True)]
+
+
+@nodes_of.register
+def _(operation: op.Add, inputs: Sequence[Value], module: Any, patterns: Patterns) -> Recorded:
+    return [Sum(Value(inputs[0].shape), Term(inputs[0]), Term(inputs[1]))]
+
+
+@nodes_of.register(op.MaxPool)
+@nodes_of.register(op.AvgPool)
+def _(operation: op.MaxPool | op.AvgPool, inputs: Sequence[Value], module: Any, patterns: Patterns) -> Recorded:
+    (x,) = inputs
+    places = (operation.kernel, operation.stride, operation.padding)
+    counted = isinstance(operation, op.AvgPool) and operation.count_include_pad
+    return [Pool(x, window(x, x.shape[0], *places), *places, isinstance(operation, op.MaxPool), counted)]
+
+
+@nodes_of.register
+def _(operation: op.Mean, inputs: Sequence[Value], module: Any, patterns: Patterns) -> Recorded:
+    mean = Mean(inputs[0], Value((inputs[0].shape[0], 1, 1)))
+    return [mean] if operation.keepdim else [mean, Flatten(mean.out, flattened(mean.out))]
+
+
+@nodes_of.register
+def _(operation: op.InTorch, inputs: Sequence[Value], module: Any, patterns: Patterns) -> Recorded:
+    """The only calls of this kind that fit are those that flatten."""
+    (x,) = inputs
+    return [] if len(x.shape) == 1 else [Flatten(x, flattened(x))]
+
+
+class Stretch:
+    """Units that run as one program; ``wanted`` are the values that others read."""
+
+    def __init__(
+        self,
+        units: Mapping[int, Unit],
+        shapes: Mapping[int, Shape],
+        wanted: set[int],
+        modules: Callable[[str], nn.Module],
+        patterns: Patterns,
+        threads: int,
+    ):
+        written = {value for unit in units.values() for value in unit.outputs}
+        read = {value: None for unit in units.values() for value in unit.inputs}
+        self.inputs = tuple(value for value in read if value not in written)
+        self.outputs = tuple(sorted(written & wanted))
+        self.in_shapes, self.out_shapes = ([_known(shapes, v) for v in vs] for vs in (self.inputs, self.outputs))
+        self._units, self._modules, self._patterns, self._threads = list(units.values()), modules, patterns, threads
+        self.parameters = self._parameters()
+        self._free: dict[tuple[bool, ...], list[TrainingProgram]] = {}
+
+    def _parameters(self) -> list[nn.Parameter]:
+        found: dict[nn.Parameter, None] = {}
+        for unit in self._units:
+            if unit.module is not None:
+                found |= dict.fromkeys(self._modules(unit.module).parameters(recurse=False))
+        return list(found)
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        result: Any = _Run.apply(self, len(inputs), *inputs, *self.parameters)  # type: ignore[no-untyped-call]
+        outputs = result if isinstance(result, tuple) else (result,)
+        return tuple(each.view(shape) for each, shape in zip(outputs, self.out_shapes, strict=True))
+
+    def borrow(self, wanted: tuple[bool, ...]) -> TrainingProgram:
+        """A program that nobody else uses; ``wanted`` says which inputs need a gradient."""
+        free = self._free.setdefault(wanted, [])
+        return free.pop() if free else self._program(wanted)
+
+    def give_back(self, wanted: tuple[bool, ...], program: TrainingProgram) -> None:
+        free = self._free.setdefault(wanted, [])
+        if not free:  # more than one at a time is rare, and each holds a batch's activations
+            free.append(program)
+
+    def _program(self, wanted: tuple[bool, ...]) -> TrainingProgram:
+        values: dict[int, Value] = {}
+        images = per_image(self.in_shapes[0])[0]
+        for number, shape, wants in zip(self.inputs, self.in_shapes, wanted, strict=True):
+            values[number] = Value(per_image(shape)[1], needs_gradient=wants)
+        inputs = list(values.values())
+        nodes: list[Node] = []
+        for unit in self._units:
+            module = None if unit.module is None else self._modules(unit.module)
+            recorded = nodes_of(unit.operation, [values[value] for value in unit.inputs], module, self._patterns)
+            nodes += recorded
+            values[unit.outputs[0]] = recorded[-1].out if recorded else values[unit.inputs[0]]
+        outputs = [values[value] for value in self.outputs]
+        return TrainingProgram(fuse(nodes, outputs), inputs, outputs, images, self._threads)
+
+
+def _known(shapes: Mapping[int, Shape], value: int) -> tuple[int, ...]:
+    shape = shapes[value]
+    assert shape is not None
+    return shape
+
+
+class _Loan:
+    """A program in use; it goes back when its gradients are done, or when nobody can ask for them any more."""
+
+    def __init__(self, stretch: Stretch, wanted: tuple[bool, ...]):
+        self._stretch, self._wanted = stretch, wanted
+        self.program: TrainingProgram | None = stretch.borrow(wanted)
+
+    def end(self) -> None:
+        program, self.program = self.program, None
+        if program is not None:
+            self._stretch.give_back(self._wanted, program)
+
+    __del__ = end
+
+
+class _Run(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, stretch: Stretch, count: int, *tensors: Tensor) -> Any:
+        loan = _Loan(stretch, tuple(ctx.needs_input_grad[2 : 2 + count]))
+        assert loan.program is not None
+        outputs, _ = loan.program.forward([each.contiguous() for each in tensors[:count]])
+        if any(ctx.needs_input_grad):
+            ctx.loan, ctx.count, ctx.stretch = loan, count, stretch
+        else:
+            loan.end()
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise CiglError(
+                "sparse kernels have no second derivative (create_graph=True asks for one): attach with "
+                "kernels='masked'."
+            )
+        program, stretch = ctx.loan.program, ctx.stretch
+        if program is None:
+            raise CiglError("backward was called twice without retain_graph=True: the activations are gone.")
+        found, inputs, _ = program.backward([each.contiguous() for each in gradients])
+        if not torch._C._autograd._get_current_graph_task_keep_graph():
+            ctx.loan.end()
+        asked = ctx.needs_input_grad[2 : 2 + ctx.count]
+        rest = iter(inputs)
+        shaped = [next(rest).view(s) if asks else None for asks, s in zip(asked, stretch.in_shapes, strict=True)]
+        own = [found.get(parameter) for parameter in stretch.parameters]
+        return None, None, *shaped, *own
+
+
+def multiply_adds(operation: op.Layer, output: Shape) -> int:
+    """Of a dense layer, for the whole batch."""
+    weight = operation.weight.shape
+    return 0 if output is None else math.prod(output) // weight[0] * math.prod(weight)

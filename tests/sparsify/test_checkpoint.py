@@ -223,7 +223,7 @@ def test_an_optimizer_state_that_was_not_loaded_is_warned_of():
     again, optimizer_again, sparse_again = fresh("cigl")
     again.load_state_dict(state[0])
     sparse_again.load_state_dict(state[2])
-    with pytest.warns(cigl.CiglWarning, match="training will not go on as it would have"):
+    with pytest.warns(cigl.CiglWarning, match="training will not continue as it would have"):
         run(again, optimizer_again, 1, first=5)
 
 

@@ -3,7 +3,8 @@ import pytest
 import torch
 from scipy import stats
 
-from cigl.sparsify.random_mask import Draw, key, uniform
+from cigl.sparsify.random_mask import Draw
+from cigl.sparsify.random_numbers import key, uniform
 
 SIZE = 50_000
 
@@ -64,7 +65,7 @@ def test_layers_drawn_together_equal_layers_drawn_alone():
 
 
 def test_fixed_values():
-    """Checkpoints written by one version must go on alike in the next: these numbers may never change."""
+    """Checkpoints written by one version must be resumed alike by the next: these numbers may never change."""
     assert key(0, "z", 1, "fc.weight") == 0x99EFCF43EAAF461
     assert uniform(3, 0, "grow", 5, "fc.weight").tolist() == [
         0.5342487096786499,

@@ -58,12 +58,16 @@ def _words(option: Option) -> str:
 
 def options_of(method: Method) -> dict[str, Option]:
     """The fields that may be set. One that is None has no effect in this method, and is left out."""
-    hints = get_type_hints(type(method))
+    try:
+        hints = get_type_hints(type(method))
+    except NameError:  # a user's annotation that is for type checkers alone
+        hints = {}
     listed = {}
     for field in fields(method):
         value = getattr(method, field.name)
-        if field.name not in _FIXED and value is not None:
-            listed[field.name] = _option(field.name, hints[field.name], value)
+        hint = hints.get(field.name, type(value))
+        if field.name not in _FIXED and not (value is None and type(None) in get_args(hint)):
+            listed[field.name] = _option(field.name, hint, value)
     return listed
 
 

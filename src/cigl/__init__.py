@@ -12,17 +12,9 @@ if TYPE_CHECKING:
     from cigl import calibrate, data, models, runtime, sparsify, train
     from cigl.calibrate import compare, evaluate, reliability_diagrams
     from cigl.runtime import load, save, sparse_inference
-    from cigl.sparsify import (
-        Method,
-        Sparsifier,
-        attach,
-        constant,
-        cosine,
-        linear,
-        method,
-        methods,
-        reestimate_batch_norm,
-    )
+    from cigl.sparsify import Sparsifier, constant, cosine, linear, reestimate_batch_norm
+    from cigl.sparsify.attach import attach
+    from cigl.sparsify.methods import Method, method, methods
 
 __version__ = "0.1.0"
 
@@ -58,6 +50,8 @@ __getattr__ = lazy(
         "cigl": "calibrate data models runtime sparsify train",
         "cigl.calibrate": "compare evaluate reliability_diagrams",
         "cigl.runtime": "load save sparse_inference",
-        "cigl.sparsify": "Method Sparsifier attach constant cosine linear method methods reestimate_batch_norm",
+        "cigl.sparsify": "Sparsifier constant cosine linear reestimate_batch_norm",
+        "cigl.sparsify.attach": "attach",
+        "cigl.sparsify.methods": "Method method methods",
     },
 )

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cigl.errors import CiglError
-from cigl.sparsify.random_mask import Positions
+from cigl.sparsify.random_numbers import Positions
 
 Scores = npt.NDArray[np.float32]
 _STRIDE = 61  # of the sample; a prime, so that it doesn't run along a row or column

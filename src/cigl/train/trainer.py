@@ -21,7 +21,8 @@ import cigl.models
 from cigl.calibrate import mixup, predict
 from cigl.data import Source, Split
 from cigl.errors import CiglError
-from cigl.sparsify import Method, attach, method
+from cigl.sparsify.attach import attach
+from cigl.sparsify.methods import Method, method
 from cigl.sparsify.schedule import CycleTimetable
 from cigl.train.config import Config
 from cigl.train.optim import build_optimizer, lr_factor

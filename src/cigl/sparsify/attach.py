@@ -16,6 +16,7 @@ from cigl.sparsify import topology
 from cigl.sparsify.binding import is_attached, unwrap
 from cigl.sparsify.distribution import allocate
 from cigl.sparsify.elements import as_scores, fill
+from cigl.sparsify.kernels import check_kind, check_possible
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.methods import Method, changed
 from cigl.sparsify.methods import method as from_catalogue
@@ -43,6 +44,7 @@ def attach(
     rescale: bool = False,
     layers: LayerChoice | None = None,
     seed: int = 0,
+    kernels: Literal["auto", "sparse", "masked"] = "auto",
 ) -> Sparsifier:
     """Make ``model`` sparse and keep it so while the user's own loop trains it.
 
@@ -62,6 +64,8 @@ def attach(
         rescale: Scale initial weights to each unit's sparse fan-in; networks without normalisation need it.
         layers: Globs over parameter or module names, to False (stays dense) or to a density of its own.
         seed: Of all random choices; torch's global generator is neither used nor changed.
+        kernels: "sparse" computes forward and backward over the active weights alone, on the CPU; "masked" on dense
+            layers with zeros; "auto" sparse where a fixed rule of size and density says that it is faster.
 
     >>> import torch, cigl
     >>> model = torch.nn.Sequential(torch.nn.Linear(20, 50), torch.nn.ReLU(), torch.nn.Linear(50, 2))
@@ -88,6 +92,7 @@ def attach(
     epochs, steps_per_epoch, seed = int(epochs), int(steps_per_epoch), int(seed)  # numpy's are welcome
     table = chosen.timetable(epochs, steps_per_epoch)
     _check_times(chosen, table)
+    check_kind(kernels)
     if is_attached(model):
         raise CiglError("this model is attached already: call detach() on its sparsifier first.")
     selected = select(model, layers)
@@ -98,6 +103,8 @@ def attach(
     counts = allocate({s.name: s.parameter.shape for s in selected}, sparsity, distribution, fixed)
     if not sum(counts.values()):
         warnings.warn(f"sparsity {sparsity} leaves no weight at all in this model.", CiglWarning, stacklevel=2)
+
+    check_possible(kernels, model, [s.parameter for s in selected])
 
     # From here on the model changes.
     bound = [Layer(s, counts[s.name], seed) for s in selected]
@@ -115,7 +122,7 @@ def attach(
         "layers": dict(layers or {}),
         "seed": seed,
     }
-    return Sparsifier(model, optimizer, chosen, table, bound, settings)
+    return Sparsifier(model, optimizer, chosen, table, bound, settings, kernels)
 
 
 def _check_numbers(method: Method, sparsity: float, initial: str, rescale: bool, **whole: int) -> None:

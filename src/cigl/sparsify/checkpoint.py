@@ -59,6 +59,7 @@ def save(sparse: Sparsifier, places: Mapping[str, int]) -> dict[str, Any]:
         "layers": {layer.name: _save_layer(layer, sparse) for layer in sparse.layers},
         "collection": None if sparse.collection is None else sparse.collection.state_dict(),
         "places": dict(places),
+        "kernels": sparse.kernels,  # for the record: a run may resume with others
     }
 
 

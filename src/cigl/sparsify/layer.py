@@ -170,10 +170,11 @@ class Layer:
         else:
             self.gradient += incoming.detach()
 
-    def mask_gradient(self) -> None:
+    def mask_gradient(self, by_z_alone: bool = False) -> None:
+        """By M and Z, or by Z alone where the gradient is zero outside M already."""
         gradient = self.parameter.grad
         assert gradient is not None
-        if not self.is_dense:
+        if not self.is_dense and not by_z_alone:
             keep_only(gradient, self.bits)
         if self.set_aside is not None:
             self.set_aside.mask(gradient)

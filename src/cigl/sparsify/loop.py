@@ -9,6 +9,7 @@ from torch import Tensor
 
 from cigl.errors import CiglWarning
 from cigl.sparsify.checks import Checks
+from cigl.sparsify.kernels import Kernels
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.processes import Processes
 from cigl.sparsify.random_mask import RandomMask
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 class Loop:
     """Makes a step at its first event, reports the loop's events to it, and drops it at its end."""
 
-    def __init__(self, sparse: Sparsifier, random_mask: RandomMask, checks: Checks):
+    def __init__(self, sparse: Sparsifier, random_mask: RandomMask, checks: Checks, kernels: Kernels | None):
         self.step: Step | None = None
-        self._sparse, self._random_mask, self._checks = sparse, random_mask, checks
+        self._sparse, self._random_mask, self._checks, self._kernels = sparse, random_mask, checks, kernels
         self._processes = Processes(sparse.layers)
 
     def _current(self) -> Step:
         if self.step is None:
-            self.step = Step(self._sparse, self._random_mask, self._processes)
+            self.step = Step(self._sparse, self._random_mask, self._processes, self._kernels)
         return self.step
 
     def on_forward(self, training: bool) -> None:

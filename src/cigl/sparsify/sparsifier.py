@@ -16,6 +16,7 @@ from cigl.sparsify import checkpoint, finish
 from cigl.sparsify.batch_norm import Forward, running_norms
 from cigl.sparsify.binding import Binding
 from cigl.sparsify.checks import Checks
+from cigl.sparsify.kernels import make
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.loop import Loop
 from cigl.sparsify.methods import Method
@@ -35,6 +36,7 @@ class Sparsifier:
         table: Timetable,
         layers: list[Layer],
         settings: Mapping[str, Any],
+        kernels: str = "masked",
     ):
         self.model = model
         self.optimizer = optimizer
@@ -47,7 +49,9 @@ class Sparsifier:
         self._random_mask = RandomMask(layers, method.random_mask or 0.0, int(settings["seed"]))
         self._checks = Checks(layers, optimizer)
         self._calls = CallCounter(model, layers)
-        self._loop = Loop(self, self._random_mask, self._checks)
+        self.kernels = kernels
+        self._kernels = make(kernels, model, layers, self._needs_dense_step)
+        self._loop = Loop(self, self._random_mask, self._checks, self._kernels)
         self._binding = Binding(model, optimizer, layers, self._loop)
 
     # Looking
@@ -82,7 +86,7 @@ class Sparsifier:
 
     def summary(self) -> Summary:
         """A table per layer and in all; print it."""
-        return summarize(self, self._calls.places)
+        return summarize(self, self._calls.places, self._kernels)
 
     def learning_rate(self, before: Callable[[int], float] | None = None) -> Callable[[int], float]:
         """Sup-tickets' cycle as a function for ``LambdaLR`` stepped once per optimizer step.
@@ -138,6 +142,8 @@ class Sparsifier:
         self._loop.restore_weights()
         checkpoint.apply(self, saved)
         self._random_mask.mask_changed()
+        if self._kernels is not None:
+            self._kernels.topology_changed()
         self._calls.restore(saved.places)
         self._checks.state_was_loaded(saved.fingerprints)
 
@@ -146,6 +152,12 @@ class Sparsifier:
         self._loop.restore_weights()
         self._calls.remove()
         self._binding.remove()
+        if self._kernels is not None:
+            self._kernels.remove()
+
+    def _needs_dense_step(self) -> bool:
+        """Whether torch must compute the step under way: for its dense gradient, or to count calls."""
+        return self._calls.is_counting or self.method.wants_gradient(self.table, self.step + 1)
 
     def _check(self) -> None:
         if self._binding.is_removed:

@@ -25,6 +25,7 @@ from torch.optim import SGD, Adam, AdamW, NAdam, RAdam, RMSprop
 
 from cigl.errors import CiglError, CiglWarning
 from cigl.sparsify.elements import fill, is_finite
+from cigl.sparsify.kernels import Kernels
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.processes import Processes
 from cigl.sparsify.random_mask import RandomMask
@@ -58,14 +59,14 @@ class Update(Enum):
 class Step:
     """Algorithm 1 from one forward to the end of one update. ``number`` is t, counted from 1."""
 
-    def __init__(self, sparse: Sparsifier, random_mask: RandomMask, processes: Processes):
+    def __init__(self, sparse: Sparsifier, random_mask: RandomMask, processes: Processes, kernels: Kernels | None):
         self.number = sparse.step + 1
         self.phase = Phase.NEW
         self.update = Update.NOT_YET
         self._wants_gradient = sparse.method.wants_gradient(sparse.table, self.number)
         self._is_averaged = False  # the kept dense gradient, over the processes
         self._overflow: Layer | None = None  # has NaN or Inf in a dense gradient that is needed
-        self._sparse, self._random_mask, self._processes = sparse, random_mask, processes
+        self._sparse, self._random_mask, self._processes, self._kernels = sparse, random_mask, processes, kernels
         self._layers, self._optimizer, self._share = sparse.layers, sparse.optimizer, random_mask.share
 
     @property
@@ -131,7 +132,9 @@ class Step:
         if self.update is not Update.NOT_YET:
             self.update = Update.CLOSURE
             self._check_forward()
-        layer.mask_gradient()
+        gradient = layer.parameter.grad
+        made = self._kernels is not None and gradient is not None and self._kernels.made(layer.parameter, gradient)
+        layer.mask_gradient(by_z_alone=made)
         if self._overflow is layer:
             self._overflow = None
         if layer.gradient is not None and not is_finite(layer.gradient):
@@ -178,6 +181,8 @@ class Step:
         if updates:
             after = update_topology(self._layers, active, sparse.method, sparse.table, self.number, self._optimizer)
             self._random_mask.mask_changed(after)
+            if self._kernels is not None:
+                self._kernels.topology_changed()
 
     def abandon(self) -> None:
         """At any moment before the update: the parameters hold M*W again."""

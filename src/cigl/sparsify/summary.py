@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from cigl.sparsify.binding import Hook, OpaqueHook
+from cigl.sparsify.kernels import Kernels
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.methods import Method
 from cigl.sparsify.schedule import Timetable
@@ -33,6 +34,10 @@ class CallCounter:
             for module in layer.selected.call_sites(model):
                 self._handles.append(module.register_forward_hook(Hook(_count(self.places, layer))))
         self._handles.append(model.register_forward_hook(OpaqueHook(self._finish)))
+
+    @property
+    def is_counting(self) -> bool:
+        return bool(self._handles)
 
     def _finish(self, *_: Any) -> None:
         if self.places:  # a compiled forward shows nothing: wait for another one
@@ -78,6 +83,7 @@ class Row:
     dead_columns: int
     inference_flops: float | None  # against dense
     training_flops: float | None
+    kernels: str = "masked"  # what its training steps run on
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,7 @@ class Summary:
     title: str
     rows: tuple[Row, ...]
     total: Row
+    notes: tuple[str, ...] = ()  # why layers run masked that could run sparse
 
     def __str__(self) -> str:
         head = ("layer", "shape", "target", "density", "explored", "dead rows", "cols", "FLOPs: infer", "train")
@@ -115,7 +122,7 @@ def _times(value: float | None) -> str:
     return "no forward yet" if value is None else f"{value:.4f}x"
 
 
-def summarize(sparse: Sparsifier, places: Mapping[str, int]) -> Summary:
+def summarize(sparse: Sparsifier, places: Mapping[str, int], kernels: Kernels | None) -> Summary:
     """``places`` as a ``CallCounter`` has counted them."""
     counted = bool(places)
     rows, dense, infer, train = [], 0.0, 0.0, 0.0
@@ -134,6 +141,7 @@ def summarize(sparse: Sparsifier, places: Mapping[str, int]) -> Summary:
             dead_columns=int((fan_out == 0).sum()),
             inference_flops=density,
             training_flops=training,
+            kernels="sparse" if kernels is not None and layer.parameter in kernels.sparse else "masked",
         )
         rows.append(row)
         cost = places.get(layer.name, 0) * layer.size

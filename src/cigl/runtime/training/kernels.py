@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cigl.errors import CiglError
 from cigl.runtime.program import library
-from cigl.runtime.training.network import StretchedModel
+from cigl.runtime.training.network import StretchedModel, is_plain
 from cigl.runtime.training.single import SelfAttention, SingleLayer
 from cigl.runtime.training.tracing import TracedModel, Untraceable, arguments_of
 from cigl.runtime.training.weights import Patterns, Positions
@@ -66,6 +65,10 @@ class TrainingKernels:
         """Read the patterns anew before the next forward."""
         self._patterns.changed()
         self._networks.clear()
+
+    def made(self, parameter: nn.Parameter, gradient: Tensor) -> bool:
+        """Whether this is the gradient that a stretch has returned, with nothing added to it."""
+        return self._patterns.made(parameter, gradient)
 
     # Taking over
 
@@ -172,13 +175,16 @@ def _is_plain(x: Any) -> bool:
     return isinstance(x, Tensor) and type(x) in (Tensor, nn.Parameter) and x.dtype == torch.float32 and x.is_cpu
 
 
-def check_available(model: nn.Module) -> None:
-    """An error that says why a model can't run on sparse kernels here, if it can't."""
+def impossible(model: nn.Module, parameters: Sequence[nn.Parameter]) -> str:
+    """Why none of these parameters can run on sparse kernels here, or nothing."""
     if not library.available():
-        raise CiglError(f"kernels='sparse' is not possible: {library.reason()}")
-    elsewhere = next((p.device for p in model.parameters() if p.device.type != "cpu"), None)
-    if elsewhere is not None:
-        raise CiglError(
-            f"kernels='sparse' is not possible: the model is on {elsewhere}, and sparse kernels are for the CPU; use "
-            "kernels='auto' or 'masked'."
-        )
+        return library.reason().rstrip(".")
+    weights = {id(parameter) for parameter in parameters}
+    found = [module for module in model.modules() if type(module) in (nn.Linear, nn.Conv2d, nn.MultiheadAttention)]
+    own = [m for m in found if any(id(parameter) in weights for parameter in m.parameters())]
+    if not own:
+        return "the model has no nn.Linear, nn.Conv2d or nn.MultiheadAttention among its sparse layers"
+    elsewhere = next((p for m in own for p in m.parameters() if not (p.is_cpu and p.dtype == torch.float32)), None)
+    if elsewhere is not None and not any(is_plain(module) for module in own):
+        return f"sparse kernels compute in float32 on the CPU, and the model is {elsewhere.dtype} on {elsewhere.device}"
+    return ""

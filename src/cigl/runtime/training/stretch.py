@@ -107,7 +107,7 @@ class Stretch:
         self.inputs = tuple(value for value in read if value not in written)
         self.outputs = tuple(sorted(written & wanted))
         self.in_shapes, self.out_shapes = ([_known(shapes, v) for v in vs] for vs in (self.inputs, self.outputs))
-        self._units, self._modules, self._patterns, self._threads = list(units.values()), modules, patterns, threads
+        self._units, self._modules, self.patterns, self._threads = list(units.values()), modules, patterns, threads
         self.parameters = self._parameters()
         self._free: dict[tuple[bool, ...], list[TrainingProgram]] = {}
 
@@ -142,7 +142,7 @@ class Stretch:
         nodes: list[Node] = []
         for unit in self._units:
             module = None if unit.module is None else self._modules(unit.module)
-            recorded = nodes_of(unit.operation, [values[value] for value in unit.inputs], module, self._patterns)
+            recorded = nodes_of(unit.operation, [values[value] for value in unit.inputs], module, self.patterns)
             nodes += recorded
             values[unit.outputs[0]] = recorded[-1].out if recorded else values[unit.inputs[0]]
         outputs = [values[value] for value in self.outputs]
@@ -199,6 +199,8 @@ class _Run(torch.autograd.Function):
         rest = iter(inputs)
         shaped = [next(rest).view(s) if asks else None for asks, s in zip(asked, stretch.in_shapes, strict=True)]
         own = [found.get(parameter) for parameter in stretch.parameters]
+        for parameter, gradient in found.items():
+            stretch.patterns.returned(parameter, gradient)
         return None, None, *shaped, *own
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from cigl.runtime.training.nodes import Weights
 from cigl.runtime.training.patterns import Pattern
@@ -21,6 +22,7 @@ class Patterns:
         self._active = active
         self._patterns: dict[nn.Parameter, Pattern] = {}
         self._found: dict[tuple[nn.Parameter, nn.Parameter | None], Weights] = {}
+        self._gradients: dict[nn.Parameter, tuple[StorageWeakRef, int]] = {}
         self.version = 0  # a program is of one
 
     def changed(self) -> None:
@@ -34,6 +36,17 @@ class Patterns:
         if key not in self._found:
             self._found[key] = Weights(weight, bias, self._pattern(weight))
         return self._found[key]
+
+    def returned(self, parameter: nn.Parameter, gradient: Tensor) -> None:
+        """A gradient that is zero outside the pattern leaves for autograd, which may add others to it."""
+        self._gradients[parameter] = StorageWeakRef(gradient.untyped_storage()), gradient._version
+
+    def made(self, parameter: nn.Parameter, gradient: Tensor) -> bool:
+        """Whether this is that gradient, and nothing was written to it since."""
+        found = self._gradients.get(parameter)
+        if found is None or found[0].expired() or found[1] != gradient._version:
+            return False
+        return bool(found[0].cdata == gradient.untyped_storage()._cdata)
 
     def density(self, weight: nn.Parameter) -> float:
         return self._pattern(weight).count / weight.numel()

@@ -1,0 +1,58 @@
+"""Sparse kernels for training, as this package sees them: one small interface, implemented above, in cigl.runtime."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from cigl.errors import CiglError, unknown
+from cigl.sparsify.layer import Layer
+
+KINDS = ("auto", "sparse", "masked")
+
+
+class Kernels(Protocol):
+    """Runs the forward and backward of training steps over the active weights alone."""
+
+    sparse: set[nn.Parameter]  # the parameters that ran so
+    reasons: dict[str, None]  # why others did not, a sentence each
+
+    def topology_changed(self) -> None:
+        """M is another one."""
+
+    def made(self, parameter: nn.Parameter, gradient: Tensor) -> bool:
+        """Whether the gradient came from these kernels and nothing was added to it: it is zero outside M."""
+
+    def remove(self) -> None: ...
+
+
+def check_kind(kind: object) -> None:
+    if kind not in KINDS:
+        raise unknown("kernels", kind, KINDS)
+
+
+def check_possible(kind: str, model: nn.Module, parameters: Sequence[nn.Parameter]) -> None:
+    """Refuse "sparse" where nothing could run so."""
+    reason = _implementation().impossible(model, parameters) if kind == "sparse" else ""
+    if reason:
+        raise CiglError(f"kernels='sparse' is not possible: {reason}; use kernels='auto' or 'masked'.")
+
+
+def make(kind: str, model: nn.Module, layers: Sequence[Layer], needs_dense: Callable[[], bool]) -> Kernels | None:
+    """The kernels of this kind; None where every step runs on masked dense layers.
+
+    ``needs_dense`` says of the step under way whether the method needs its dense gradient.
+    """
+    if kind == "masked" or _implementation().impossible(model, [layer.parameter for layer in layers]):
+        return None
+    active = {layer.parameter: layer.active for layer in layers}
+    kernels: Kernels = _implementation().TrainingKernels(model, active, needs_dense, insist=kind == "sparse")
+    return kernels
+
+
+def _implementation() -> Any:
+    """Imported here and only when asked for: this package knows nothing else of the runtime."""
+    return importlib.import_module("cigl.runtime.training.kernels")

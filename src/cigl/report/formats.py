@@ -1,4 +1,4 @@
-"""A table, and how it is written in Markdown, LaTeX and CSV. What is in it, ``tabulate`` says."""
+"""A table, and how it is written in Markdown, LaTeX and CSV. ``tables`` says what is in it."""
 
 from __future__ import annotations
 

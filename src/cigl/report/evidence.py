@@ -18,10 +18,10 @@ from cigl.calibrate import store
 from cigl.calibrate.bins import Array
 from cigl.calibrate.report import RESAMPLES
 from cigl.errors import CiglError
+from cigl.report.metrics import ACCURACY, ECE, measured
 from cigl.study.grid import Cell, Study
 from cigl.study.store import Finished, StudyFolder
-
-METRICS = ("accuracy", "ece_15", "nll", "brier", "gap")
+from cigl.train.config import Config
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,18 +73,22 @@ def _check(result: Mapping[str, Any], masks: Mapping[str, Any] | None) -> None:
 
 
 def _measured(path: Path) -> tuple[dict[str, Measured], str]:
+    """The numbers of one report, and a hash of its test labels. A run older than a metric is read without it."""
     plain, beside = store.locate(path)
-    arrays = store.load(beside, ["labels", *(f"draws/{name}" for name in METRICS)])
     try:
+        names = [name for name in measured() if name in (ECE, ACCURACY) or name in plain["metrics"]]
+        arrays = store.load(beside, ["labels", *(f"draws/{name}" for name in names)])
         if arrays["labels"].shape != (plain["n"],):
             raise ValueError
         numbers = {}
-        for name in METRICS:
+        for name in names:
             draws, parts = arrays[f"draws/{name}"], plain["metrics"][name]
             one = Measured(float(parts["value"]), draws, float(parts.get("floor", 0.0)))
             if draws.shape != (RESAMPLES,) or draws.dtype.kind != "f" or not np.isfinite([one.value, *draws]).all():
                 raise ValueError
             numbers[name] = one
+    except CiglError:
+        raise
     except store.DAMAGE:
         raise store.damaged(path) from None
     return numbers, hashlib.sha256(arrays["labels"].tobytes()).hexdigest()
@@ -111,23 +115,32 @@ class Evidence:
             try:
                 runs.append(Run.read(finished))
             except (CiglError, *store.DAMAGE) as error:
-                told = isinstance(error, CiglError)
-                damaged[finished.path] = (
-                    str(error) if told else "its result.json or masks.json is not as a run leaves it."
-                )
+                named = isinstance(error, CiglError)
+                damaged[finished.path] = str(error) if named else "its result.json or masks.json is incomplete."
         for run in _tested_elsewhere(runs):
             damaged[run.path] = "it was tested on other data than the other runs of its setting."
         runs = [run for run in runs if run.path not in damaged]
         if not runs:
             more = f", {len(damaged)} damaged" if damaged else ""
-            raise CiglError(f"{path} has no finished run yet ({len(found.missing)} to come, {len(found.failed)} "
-                            f"failed{more}): `cigl study status {path}` shows how far it is.")  # fmt: skip
+            raise CiglError(
+                f"{path} has no finished run yet ({len(found.missing)} to come, {len(found.failed)} failed{more}): "
+                f"`cigl study status {path}` shows its progress."
+            )
         return cls(study, Path(path), runs, found.failed, damaged, found.missing)
 
     @property
     def settings(self) -> list[str]:
         """Those with a finished run, in the study's order."""
         return [name for name in self.study.settings if any(run.cell.setting == name for run in self.runs)]
+
+    def config(self, setting: str, method: str | None = None) -> Config:
+        """Of one of its runs: the dataset and the network are the same in all, and the rest in all of a method."""
+        cells = (run.cell for run in self.runs)
+        return next(c.config for c in cells if c.setting == setting and method in (c.method, None))
+
+    def title(self, setting: str) -> str:
+        config = self.config(setting)
+        return f"{setting} ({config.dataset}, {config.model})"
 
     def methods(self, setting: str) -> list[str]:
         return [name for name in self.study.methods if self.sparsities(setting, [name])]
@@ -151,7 +164,8 @@ class Evidence:
     def numbers(self, setting: str, method: str, sparsity: float, metric: str, scaled: bool) -> dict[int, Measured]:
         """One number of those runs, by seed."""
         runs = self.group(setting, method, sparsity)
-        return {seed: run.numbers[scaled][metric] for seed, run in runs.items() if scaled in run.numbers}
+        found = {seed: run.numbers.get(scaled, {}).get(metric) for seed, run in runs.items()}
+        return {seed: one for seed, one in found.items() if one is not None}
 
 
 def _tested_elsewhere(runs: list[Run]) -> list[Run]:

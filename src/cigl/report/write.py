@@ -10,13 +10,12 @@ from typing import Any
 import cigl
 from cigl.errors import CiglError
 from cigl.files import write
-from cigl.study import raw
-from cigl.study.contents import contents
-from cigl.study.evidence import Evidence
-from cigl.study.figures import SUFFIXES, make_figures
-from cigl.study.page import Section, page
-from cigl.study.tables import FORMATS
-from cigl.study.tabulate import tabulate
+from cigl.report import data
+from cigl.report.evidence import Evidence
+from cigl.report.figures import SUFFIXES, make_figures
+from cigl.report.formats import FORMATS
+from cigl.report.page import Section, page
+from cigl.report.tables import make_tables
 
 
 def write_report(folders: Sequence[Path], out: Path) -> dict[str, Any]:
@@ -32,11 +31,11 @@ def write_report(folders: Sequence[Path], out: Path) -> dict[str, Any]:
             own = place if len(folders) == 1 else place / name
             own.mkdir(parents=True, exist_ok=True)
             sections.append(_write_study(evidence, name, own))
-        data = raw.files(evidences)
-        for name, content in data.items():
+        downloads = data.files(evidences)
+        for name, content in downloads.items():
             write(place / name, content)
         title = f"cigl: {', '.join(dict.fromkeys(evidence.study.name for evidence in evidences))}"
-        write(out, page(title, _made(evidences), sections, data).encode())
+        write(out, page(title, _made(evidences), sections, downloads).encode())
     except OSError as error:
         raise CiglError(f"{error.filename or out} can't be written: {error.strerror}; choose another --out.") from error
     return {
@@ -46,8 +45,7 @@ def write_report(folders: Sequence[Path], out: Path) -> dict[str, Any]:
 
 
 def _write_study(evidence: Evidence, name: str, place: Path) -> Section:
-    parts = contents(evidence.study.name)
-    tables, figures = tabulate(evidence, parts), make_figures(evidence, parts)
+    tables, figures = make_tables(evidence), make_figures(evidence)
     for table in tables:
         for suffix, text in FORMATS.items():
             write(place / (table.name + suffix), text(table).encode())
@@ -55,7 +53,7 @@ def _write_study(evidence: Evidence, name: str, place: Path) -> Section:
         for suffix in SUFFIXES:
             figure.plot(place / (figure.name + suffix))
     drawn = {figure.name: (place / (figure.name + ".svg")).read_bytes() for figure in figures}
-    return Section(evidence, parts.shows, tables, figures, drawn, name)
+    return Section(evidence, tables, figures, drawn, name)
 
 
 def _names(studies: Sequence[str]) -> list[str]:

@@ -12,10 +12,12 @@ from string import Template
 from typing import Any
 from urllib.parse import quote
 
-from cigl.study.evidence import Evidence, Run
-from cigl.study.figures import Figure
-from cigl.study.findings import percent
-from cigl.study.tables import NOTHING, Entry, Table
+from cigl.report.evidence import Evidence, Run
+from cigl.report.figures import Figure
+from cigl.report.formats import NOTHING, Entry, Table
+from cigl.report.metrics import METRICS, tabulated
+from cigl.report.recognise import relation_to_paper
+from cigl.report.text import percent
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,6 @@ class Section:
     """One study on the page; ``drawn`` has each figure's SVG by its name."""
 
     evidence: Evidence
-    shows: str
     tables: Sequence[Table]
     figures: Sequence[Figure]
     drawn: Mapping[str, bytes]
@@ -39,7 +40,7 @@ def page(title: str, made: str, sections: Sequence[Section], downloads: Mapping[
 
 
 def _asset(name: str) -> str:
-    return files("cigl.study").joinpath(f"assets/{name}").read_text(encoding="utf-8")
+    return files("cigl.report").joinpath(f"assets/{name}").read_text(encoding="utf-8")
 
 
 def _text(value: object) -> str:
@@ -83,7 +84,7 @@ def _link(section: Section, *parts: object) -> str:
 
 def _section(section: Section) -> str:
     evidence, study = section.evidence, section.evidence.study
-    about = " ".join(part for part in (_sentence(study.about), _shows(section)) if part)
+    about = " ".join(part for part in (_sentence(study.about), relation_to_paper(study)) if part)
     parts = [f'<section id="{section.name}">', f"<h2>{_text(study.name)}</h2>", f"<p>{_text(about)}</p>"]
     parts += [_state(evidence), *(_figure(section, figure) for figure in section.figures)]
     parts += [_table(section, table) for table in section.tables]
@@ -94,10 +95,6 @@ def _section(section: Section) -> str:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:].rstrip(".") + "." if text else ""
-
-
-def _shows(section: Section) -> str:
-    return f"It repeats {section.shows}." if section.shows else ""
 
 
 def _state(evidence: Evidence) -> str:
@@ -129,8 +126,10 @@ def _figure(section: Section, figure: Figure) -> str:
 
 def _table(section: Section, table: Table) -> str:
     texts = table.text_columns()
-    kinds = ["text" if text else "paper" if column.startswith("paper ") else ""
-             for text, column in zip(texts, table.columns, strict=True)]  # fmt: skip
+    kinds = [
+        "text" if text else "paper" if column.startswith("paper ") else ""
+        for text, column in zip(texts, table.columns, strict=True)
+    ]
     head = "".join(
         f'<th scope="col" class="{kind}"><button type="button">{_text(column)}</button></th>'
         for kind, column in zip(kinds, table.columns, strict=True)
@@ -167,7 +166,9 @@ def _runs(section: Section, key: tuple[str, str, float], runs: Sequence[Run]) ->
     setting, method, sparsity = key
     config = {name: value for name, value in runs[0].cell.config.plain().items() if name != "seed"}
     given = "".join(f"<div><dt>{_text(n)}</dt><dd>{_text(_shown(v))}</dd></div>" for n, v in config.items())
-    head = "".join(f"<th scope='col'><button type='button'>{title}</button></th>" for title in _RUN_COLUMNS)
+    columns = ["Seed", *(_text(METRICS[name].title) for name in tabulated())]
+    columns += ["Temperature", "Seconds", "Configuration", "Versions"]
+    head = "".join(f"<th scope='col'><button type='button'>{title}</button></th>" for title in columns)
     rows = "".join(f"<tr>{_run(run)}</tr>" for run in runs)
     title = f"{section.evidence.study.label(method)}, {percent(sparsity)}, {setting}"
     return (
@@ -177,12 +178,10 @@ def _runs(section: Section, key: tuple[str, str, float], runs: Sequence[Run]) ->
     )
 
 
-_RUN_COLUMNS = ("Seed", "Accuracy", "ECE", "NLL", "Brier", "Temperature", "Seconds", "Configuration", "Versions")
-
-
 def _run(run: Run) -> str:
     numbers = run.numbers[False]
-    values: list[Any] = [run.cell.seed, *(numbers[name].value for name in ("accuracy", "ece_15", "nll", "brier"))]
+    values: list[Any] = [run.cell.seed]
+    values += [numbers[name].value if name in numbers else None for name in tabulated()]
     values += [run.result["temperature"], run.result["seconds"]]
     cells = "".join(
         f"<td>{NOTHING}</td>" if value is None else f'<td data-value="{value!r}">{_shown(value)}</td>'

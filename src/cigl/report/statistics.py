@@ -17,7 +17,7 @@ import numpy as np
 
 from cigl.calibrate.bins import Array
 from cigl.calibrate.intervals import LEVEL, beta_quantile
-from cigl.study.evidence import Measured
+from cigl.report.evidence import Measured
 
 NOTABLE = 0.15  # the paper's bold numbers: an ECE that falls by at least this share
 _NORMAL = 1.959963985  # where the normal distribution has 2.5 % above

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from cigl.study.evidence import METRICS, Evidence
-from cigl.study.findings import change
-from cigl.study.statistics import OverSeeds, mean
+from cigl.report.comparisons import change
+from cigl.report.evidence import Evidence
+from cigl.report.metrics import measured
+from cigl.report.statistics import OverSeeds, mean
 
 Row = dict[str, Any]
 
@@ -38,7 +39,7 @@ def run_rows(evidence: Evidence) -> Iterator[Row]:
         for scaled, numbers in sorted(run.numbers.items()):
             end = "_temperature" if scaled else ""
             row |= {name + end: one.value for name, one in numbers.items()}
-            row[f"ece_15_floor{end}"] = numbers["ece_15"].floor
+            row |= {f"{name}_floor{end}": one.floor for name, one in numbers.items() if one.floor}
         row |= {name: result.get(name) for name in ("training_flops", "inference_flops", "explored", "seconds")}
         if run.masks:
             row |= {"accuracy_W": run.masks["W"], "accuracy_ZW": sum(run.masks["Z*W"]) / len(run.masks["Z*W"])}
@@ -52,7 +53,7 @@ def statistic_rows(evidence: Evidence) -> Iterator[Row]:
         for method in evidence.methods(setting):
             for sparsity in evidence.sparsities(setting, [method]):
                 at = {"study": evidence.study.name, "setting": setting, "method": method, "sparsity": sparsity}
-                for metric in METRICS:
+                for metric in measured():
                     for scaled in (False, True):
                         if not (numbers := evidence.numbers(setting, method, sparsity, metric, scaled)):
                             continue

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
-from typing import Any
+from collections.abc import Sequence, Sized
 
-from cigl.study.evidence import Evidence
-from cigl.study.findings import change, percent, relative, signed
-from cigl.study.statistics import OverSeeds, difference
+from cigl.report.comparisons import change, relative
+from cigl.report.evidence import Evidence
+from cigl.report.figure_data import LinesData, MasksData, PolygonsData, ReliabilityData
+from cigl.report.metrics import ACCURACY, ECE
+from cigl.report.recognise import of_kind
+from cigl.report.statistics import OverSeeds, difference
+from cigl.report.text import percent, percents, signed, span
 
 _INTERVALS = "Bands and bars are 95 % intervals over seeds and test points."
 
 
-def of_lines(evidence: Evidence, setting: str, data: Mapping[str, Any], *, scaled: bool = False) -> str:
-    parts = [against_reference(evidence, setting, "cigl", scaled), lowest(data), _INTERVALS]
-    return " ".join(part for part in parts if part)
+def of_lines(evidence: Evidence, setting: str, data: LinesData, *, scaled: bool = False) -> str:
+    compared = [against_reference(evidence, setting, method, scaled) for method in of_kind(evidence.study, "cigl")]
+    return " ".join(part for part in [*compared, lowest(data), _INTERVALS] if part)
 
 
-def of_bars(evidence: Evidence, setting: str, data: Mapping[str, Any]) -> str:
-    methods = [line["method"] for line in data["panels"][0]["lines"] if line["method"] != evidence.study.reference]
+def of_bars(evidence: Evidence, setting: str, data: LinesData) -> str:
+    methods = [line.method for line in data.panels[0].lines if line.method != evidence.study.reference]
     parts = [against_reference(evidence, setting, method) for method in methods]
     return " ".join(part for part in [*parts, lowest(data), "Bars are 95 % intervals."] if part)
 
@@ -30,8 +33,8 @@ def against_reference(evidence: Evidence, setting: str, method: str, scaled: boo
         return ""
     found: dict[float, tuple[OverSeeds, OverSeeds, float]] = {}
     for sparsity in evidence.sparsities(setting, [method]):
-        ece, accuracy = (change(evidence, setting, method, sparsity, name, scaled) for name in ("ece_15", "accuracy"))
-        share = relative(evidence, setting, method, sparsity, scaled)
+        ece, accuracy = (change(evidence, setting, method, sparsity, name, scaled) for name in (ECE, ACCURACY))
+        share = relative(evidence, setting, method, sparsity, ECE, scaled)
         if ece is not None and accuracy is not None and share is not None:
             found[sparsity] = (ece, accuracy, share)
     if not found:
@@ -42,39 +45,39 @@ def against_reference(evidence: Evidence, setting: str, method: str, scaled: boo
     theirs = evidence.study.label(reference)
     text = f"{evidence.study.label(method)}'s ECE is lower than {theirs}'s at {_of(lower, found)}"
     if lower:
-        text += f", by {_range([-100 * found[s][2] for s in lower], '{:.0f}')} %"
+        text += f", by {span([-100 * found[s][2] for s in lower], '{:.0f}')} %"
         text += f" (the interval of the difference excludes 0 at {len(sure)})"
     if worse:
-        text += f"; higher at {_listed(worse)}, the interval excluding 0"
+        text += f"; higher at {percents(worse)}, the interval excluding 0"
     gains = [100 * accuracy.value for _, accuracy, _ in found.values()]
-    return f"{text}; accuracy differs by {_range(gains, '{:+.1f}')} points."
+    return f"{text}; accuracy differs by {span(gains, '{:+.1f}')} points."
 
 
-def lowest(data: Mapping[str, Any]) -> str:
+def lowest(data: LinesData) -> str:
     """Which method has the lowest ECE at each sparsity."""
     best: dict[float, tuple[float, str]] = {}
-    lines = data["panels"][0]["lines"]
+    lines = data.panels[0].lines
     for line in lines:
-        for sparsity, value in zip(line["sparsity"], line["mean"], strict=True):
-            best[sparsity] = min(best.get(sparsity, (value, line["label"])), (value, line["label"]))
-    counted = [s for s in best if sum(s in line["sparsity"] for line in lines) > 1]
+        for sparsity, value in zip(line.sparsity, line.mean, strict=True):
+            best[sparsity] = min(best.get(sparsity, (value, line.label)), (value, line.label))
+    counted = [s for s in best if sum(s in line.sparsity for line in lines) > 1]
     winners: dict[str, list[float]] = {}
     for sparsity in sorted(counted):
         winners.setdefault(best[sparsity][1], []).append(sparsity)
-    said = "; ".join(f"{label} at {_listed(places)}" for label, places in winners.items())
+    said = "; ".join(f"{label} at {percents(places)}" for label, places in winners.items())
     return f"Lowest ECE: {said}." if said else ""
 
 
-def of_turns(evidence: Evidence, setting: str, data: Mapping[str, Any]) -> str:
+def of_turns(evidence: Evidence, setting: str, data: LinesData) -> str:
     """Where the ECE turns on the way from dense to sparse; a turn counts where the intervals of its ends part."""
     parts = []
-    for line in data["panels"][0]["lines"]:
-        if len(line["sparsity"]) < 3:
+    for line in data.panels[0].lines:
+        if len(line.sparsity) < 3:
             continue
-        ends = turning_points(line["mean"], line["low"], line["high"])
-        steps = [f"{line['mean'][i]:.3f} at {percent(line['sparsity'][i])}" for i in ends]
+        ends = turning_points(line.mean, line.low, line.high)
+        steps = [f"{line.mean[i]:.3f} at {percent(line.sparsity[i])}" for i in ends]
         turns = "no turn in between" if len(ends) == 2 else "a turn" if len(ends) == 3 else f"{len(ends) - 2} turns"
-        parts.append(f"{line['label']}'s ECE goes from {', to '.join(steps)} ({turns}).")
+        parts.append(f"{line.label}'s ECE goes from {', to '.join(steps)} ({turns}).")
     return " ".join([*parts, "A turn counts where its 95 % interval is clear of both neighbours'. " + _INTERVALS])
 
 
@@ -97,20 +100,20 @@ def turning_points(mean: Sequence[float], low: Sequence[float], high: Sequence[f
     return found if found[-1] == len(mean) - 1 else [*found, len(mean) - 1]
 
 
-def of_polygons(evidence: Evidence, setting: str, data: Mapping[str, Any]) -> str:
+def of_polygons(evidence: Evidence, setting: str, data: PolygonsData) -> str:
     parts = []
-    for panel in data["panels"]:
+    for panel in data.panels:
         found = []
-        for sparsity in panel["sparsity"]:
-            ours = evidence.numbers(setting, "cigl", sparsity, "ece_15", False)
-            theirs = evidence.numbers(setting, panel["method"], sparsity, "ece_15", panel["scaled"])
+        for sparsity in panel.sparsity:
+            ours = evidence.numbers(setting, data.method, sparsity, ECE, False)
+            theirs = evidence.numbers(setting, panel.method, sparsity, ECE, panel.scaled)
             found.append(difference(ours, theirs))
         known = [one for one in found if one is not None]
         lower, sure, worse = (
             [one for one in known if is_so(one)] for is_so in (_is_lower, _surely_lower, _surely_higher)
         )
         parts.append(
-            f"{data['label']}'s ECE is lower than that of {panel['label']} at {_of(lower, known)}; the interval of the "
+            f"{data.label}'s ECE is lower than that of {panel.label} at {_of(lower, known)}; the interval of the "
             f"difference is below 0 at {len(sure)}, above 0 at {len(worse)}."
         )
     return " ".join(parts)
@@ -128,34 +131,23 @@ def _surely_higher(one: OverSeeds) -> bool:
     return one.low > 0
 
 
-def of_reliability(evidence: Evidence, setting: str, data: Mapping[str, Any]) -> str:
-    parts = []
-    for title, panel in data["panels"].items():
-        gap = panel["gap"]
-        parts.append(
-            f"{title}: ECE {panel['ece']:.3f}, confidence {'above' if gap > 0 else 'below'} accuracy by "
-            f"{abs(100 * gap):.1f} points."
-        )
+def of_reliability(evidence: Evidence, setting: str, data: ReliabilityData) -> str:
+    parts = [
+        f"{panel.title}: ECE {panel.ece:.3f}, confidence {'above' if panel.gap > 0 else 'below'} accuracy by "
+        f"{abs(100 * panel.gap):.1f} points."
+        for panel in data.panels
+    ]
     return " ".join([*parts, "Hatched: the gap between confidence and accuracy in each bin."])
 
 
-def of_masks(evidence: Evidence, setting: str, data: Mapping[str, Any]) -> str:
+def of_masks(evidence: Evidence, setting: str, data: MasksData) -> str:
     parts = []
-    for line in data["lines"]:
-        drops = [f"{signed(-drop, 2)} at {percent(s)}" for s, drop in zip(line["sparsity"], line["drop"], strict=True)]
-        parts.append(f"{line['label']}: under random masks accuracy changes by {', '.join(drops)} (points).")
+    for line in data.lines:
+        drops = [f"{signed(-drop, 2)} at {percent(s)}" for s, drop in zip(line.sparsity, line.drop.mean, strict=True)]
+        parts.append(f"{line.label}: under random masks accuracy changes by {', '.join(drops)} (points).")
     return " ".join([*parts, "Bars are the standard deviation over seeds."])
 
 
 def _of(places: Sized, all_places: Sized) -> str:
     number = len(all_places)
     return f"{len(places)} of {number} sparsit{'y' if number == 1 else 'ies'}"
-
-
-def _listed(sparsities: Sequence[float]) -> str:
-    return ", ".join(f"{100 * s:.6g}" for s in sparsities) + " %"
-
-
-def _range(values: Sequence[float], form: str) -> str:
-    low, high = (form.format(value).replace("-", "−") for value in (min(values), max(values)))
-    return low if low == high else f"{low} to {high}"

@@ -7,7 +7,8 @@ from made_runs import METHODS, a_study, finish, make
 
 from cigl import CiglError
 from cigl.calibrate import Report
-from cigl.study.evidence import METRICS, Evidence
+from cigl.report.evidence import Evidence
+from cigl.report.metrics import measured
 from cigl.study.grid import cells
 from cigl.study.store import StudyFolder
 
@@ -21,7 +22,7 @@ def test_numbers_are_those_of_the_reports(finished):
     assert list(group) == [0, 1]
     for scaled, name in ((False, "report.json"), (True, "report-temperature.json")):
         report = Report.from_json(group[1].path / name)
-        for metric in METRICS:
+        for metric in measured():
             found = evidence.numbers("small", "cigl", 0.9, metric, scaled)[1]
             assert found.value == float(report.metrics[metric])
             assert np.array_equal(found.draws, report.draws[metric])

@@ -6,15 +6,17 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from urllib.parse import unquote
 
 import pytest
 from made_runs import a_study, make
 
-from cigl.study.evidence import Evidence
+from cigl.report.evidence import Evidence
+from cigl.report.write import write_report
+from cigl.study.catalogue import study
 from cigl.study.grid import Study, cells
 from cigl.study.store import StudyFolder
-from cigl.study.write_up import write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -114,12 +116,12 @@ def test_configuration_and_versions_are_behind_the_numbers(written, finished):
 
 
 def test_what_is_missing_failed_or_damaged_is_named(tmp_path):
-    study = a_study(methods=("rigl", "cigl"), sparsity=(0.8,), seeds=(0, 1))
-    folder = make(tmp_path, study, but=(1, 2))
-    failed = folder.runs / cells(study)[1].digest
+    some = a_study(methods=("rigl", "cigl"), sparsity=(0.8,), seeds=(0, 1))
+    folder = make(tmp_path, some, but=(1, 2))
+    failed = folder.runs / cells(some)[1].digest
     failed.mkdir()
     (failed / "error.json").write_text(json.dumps({"message": "ran <out> of memory", "traceback": ""}))
-    damaged = folder.runs / cells(study)[3].digest
+    damaged = folder.runs / cells(some)[3].digest
     (damaged / "report.json").write_text("{")
     written = write_report([tmp_path], tmp_path / "report.html")
     assert written["studies"] == {"main": {"finished": 1, "damaged": 1, "failed": 1, "missing": 1}}
@@ -133,12 +135,12 @@ def test_what_is_missing_failed_or_damaged_is_named(tmp_path):
 
 def test_names_are_text_not_markup(tmp_path):
     odd = "_5%41 w/o <i>&\"'|"
-    study = Study(
+    own = Study(
         "<b>&$x", settings={"a b<u>&%|": {"preset": "mnist1d-mlp"}}, reference=odd, about="<s>$y",
         methods={odd: {"method": "rigl"}, "cigl": {"method": "cigl"}}, sparsity=(0.8, 0.9), seeds=(0,),
         labels={"cigl": r'"><script>alert(1)</script> $\frac{$'},
     )  # fmt: skip
-    make(tmp_path, study)
+    make(tmp_path, own)
     write_report([tmp_path], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert "<script>alert" not in text
@@ -146,6 +148,17 @@ def test_names_are_text_not_markup(tmp_path):
     assert_whole(Seen(text))
     (drawn,) = (tmp_path / "report").glob("*.svg")
     assert "_5%41" in drawn.read_text()  # in the legend
+
+
+def test_only_the_papers_experiments_are_said_to_be(tmp_path):
+    """Whatever a study is called: the name of one of the paper's says nothing, its runs do."""
+    own, papers = tmp_path / "own", tmp_path / "papers"
+    make(own, a_study("dropout", methods=("rigl", "cigl"), sparsity=(0.8,), seeds=(0,)))
+    make(papers, replace(study("wma-effect", "small"), name="mine", seeds=(0,)), n=100)
+    write_report([own, papers], tmp_path / "both.html")
+    text = html.unescape((tmp_path / "both.html").read_text())
+    assert text.count("the paper's") == 1
+    assert "It is the experiment of the paper's table on averaging alone, in a small setting." in text
 
 
 def test_two_studies_of_one_name_on_one_page(finished, tmp_path):

@@ -1,9 +1,9 @@
 import pytest
 
-from cigl.study import paper
-from cigl.study.catalogue import METHODS
-from cigl.study.contents import contents
-from cigl.train.config import PRESETS, resolve
+from cigl.report import paper
+from cigl.study.catalogue import EXPERIMENTS, METHODS, study
+from cigl.study.grid import cells
+from cigl.train.config import resolve
 
 resnet, wrn = paper.Setting("cifar10", "resnet50"), paper.Setting("cifar10", "wrn-22-2")
 ALL = tuple({one.table for one in paper.printed()})
@@ -20,16 +20,22 @@ ALL = tuple({one.table for one in paper.printed()})
     ],
 )
 def test_numbers_of_the_paper(metric, setting, method, sparsity, mean, std):
-    found = paper.find(metric, setting, method, sparsity, ALL)
+    found = paper.find(metric, (setting, method), sparsity, ALL)
     assert found.mean == pytest.approx(mean)
     assert found.std == (None if std is None else pytest.approx(std))
 
 
-@pytest.mark.parametrize("study", ["main", "dropout", "set", "sup-tickets", "wma-effect", "my own"])
-def test_a_study_finds_each_number_in_one_table_only(study):
-    tables = contents(study).paper
+@pytest.mark.parametrize(
+    "tables", [paper.TABLES["ece"], paper.TABLES["accuracy"], ["wma_delta"], ["sup_tickets_delta"]]
+)
+def test_each_number_is_in_one_table_only(tables):
     keys = [(p.metric, p.setting, p.method, p.sparsity) for p in paper.printed() if p.table in tables]
+    assert keys
     assert len(keys) == len(set(keys))
+
+
+def test_every_table_of_the_paper_is_used():
+    assert {table for tables in paper.TABLES.values() for table in tables} == set(ALL)
 
 
 def test_every_number_stands_beside_a_method_of_the_catalogue():
@@ -37,8 +43,8 @@ def test_every_number_stands_beside_a_method_of_the_catalogue():
 
 
 def test_what_is_not_there():
-    assert paper.find("nll", resnet, "cigl", 0.8, ALL) is None
-    assert paper.find("ece", resnet, "cigl", 0.8, ()) is None
+    assert paper.find("nll", (resnet, "cigl"), 0.8, ALL) is None
+    assert paper.find("ece", (resnet, "cigl"), 0.8, ()) is None
 
 
 def test_slips_and_guesses_are_noted():
@@ -48,9 +54,23 @@ def test_slips_and_guesses_are_noted():
     assert {p.table for p in paper.printed() if p.slip} == {"sup_tickets_delta", "set_ece", "intro"}
 
 
-def test_every_preset_has_a_setting_beside_it():
-    for preset in PRESETS:
-        config = resolve(preset=preset)
-        assert paper.nearest(config) in {p.setting for p in paper.printed()}
-    assert paper.is_same(resolve(preset="cifar10-wrn-22-2"))
-    assert not paper.is_same(resolve(preset="fashion-mnist-mlp"))
+def test_the_papers_numbers_stand_beside_its_own_settings():
+    wanted = {
+        "cifar10-resnet50": resnet,
+        "cifar10-wrn-22-2": wrn,
+        "cifar100-resnet50": paper.Setting("cifar100", "resnet50"),
+    }
+    for preset, setting in wanted.items():
+        for method in ("rigl", "cigl"):
+            given = {**METHODS[method][1], "seed": 4, "sparsity": 0.9, "device": "cuda", "validation": 0.1}
+            assert paper.place(resolve(given, preset=preset)) == (setting, method)
+
+
+@pytest.mark.parametrize("scale", ["small", "small-conv"])
+def test_and_beside_no_other(scale):
+    for name in [name for name, experiment in EXPERIMENTS.items() if scale in experiment.scales]:
+        assert not any(paper.place(cell.config) for cell in cells(study(name, scale)))
+    config = resolve({"method": "rigl"}, preset="cifar10-resnet50")
+    changes = {"epochs": 20}, {"train_size": 5_000}, {"lr": 0.2}, {"label_smoothing": 0.1}, {"model": "wrn-10-2"}
+    for change in (*changes, {"optimizer": "adam"}, {"method": "dense"}, {"temperature": "pilot"}):
+        assert paper.place(config.changed(**change)) is None

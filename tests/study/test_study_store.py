@@ -11,7 +11,7 @@ from cigl.study.show import status
 from cigl.study.store import StudyFolder, record_failure
 
 
-def test_what_is_created_is_read_back_and_gone_on_with(tmp_path):
+def test_what_is_created_is_read_back_and_resumed(tmp_path):
     folder = StudyFolder(tmp_path / "a")
     folder.create(quick())
     before = folder.file.read_bytes()
@@ -27,6 +27,14 @@ def test_seeds_are_added(tmp_path):
     folder.create(quick(seeds=(5, 1)))
     assert folder.read().seeds == (0, 1, 5)
     assert folder.runs.resolve() == tmp_path / "shared"
+
+
+def test_what_people_read_may_change(tmp_path):
+    """A folder of an older cigl can be resumed although the catalogue describes the study in other words."""
+    folder = StudyFolder(tmp_path)
+    folder.create(quick(about="as it was", seeds=(0,)))
+    folder.create(quick(about="as it is", labels={"rigl": "RigL"}, seeds=(1,)))
+    assert (folder.read().about, folder.read().label("rigl"), folder.read().seeds) == ("as it is", "RigL", (0, 1))
 
 
 def test_another_study_is_refused_and_nothing_changes(tmp_path):

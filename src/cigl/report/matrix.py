@@ -40,9 +40,8 @@ def matrix(
             for row, method in zip(rows, methods, strict=True):
                 row.append(paper_entry(theirs.get((method, sparsity)), metric))
     if theirs:
-        held_out = evidence.config(setting).held_out
-        but = f", which here holds out {percent(held_out)} of the training data" if held_out else ""
-        where = next(iter(theirs.values())).setting
+        where, held_out = next(iter(theirs.values())).setting, evidence.config(setting).held_out
+        but = f"; here {percent(held_out)} of the training data are held out" if held_out else ""
         notes.append(f"Columns “paper”: the paper's value for {where}, the same network, data and training{but}.")
         notes += dict.fromkeys(one.slip for one in theirs.values() if one.slip)
     kept = tuple(tuple(row) for row in rows if any(one != EMPTY for one in row[1:]))

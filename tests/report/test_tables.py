@@ -5,6 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from made_runs import a_study, make
 
 from cigl.report.comparisons import relative
 from cigl.report.evidence import Evidence

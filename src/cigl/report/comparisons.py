@@ -1,4 +1,4 @@
-"""What the finished runs of one cell of the grid tell: against the reference, and under random masks."""
+"""One cell of the grid against the reference, and under random masks."""
 
 from __future__ import annotations
 

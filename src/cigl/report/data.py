@@ -24,18 +24,24 @@ def files(evidences: Sequence[Evidence]) -> dict[str, bytes]:
     studies = [{"folder": str(e.folder), **e.study.plain()} for e in evidences]
     whole = {"studies": studies, "runs": list(_with_sources(evidences)), "statistics": statistics}
     return {
-        "runs.csv": _csv(runs), "statistics.csv": _csv(statistics),
+        "runs.csv": _csv(runs),
+        "statistics.csv": _csv(statistics),
         "data.json": json.dumps(whole, allow_nan=False, separators=(",", ":")).encode(),
-    }  # fmt: skip
+    }
 
 
 def run_rows(evidence: Evidence) -> Iterator[Row]:
     for run in evidence.runs:
         cell, result = run.cell, run.result
         row = {
-            "study": evidence.study.name, "setting": cell.setting, "method": cell.method, "sparsity": cell.sparsity,
-            "seed": cell.seed, "digest": cell.digest, "temperature": result["temperature"],
-        }  # fmt: skip
+            "study": evidence.study.name,
+            "setting": cell.setting,
+            "method": cell.method,
+            "sparsity": cell.sparsity,
+            "seed": cell.seed,
+            "digest": cell.digest,
+            "temperature": result["temperature"],
+        }
         for scaled, numbers in sorted(run.numbers.items()):
             end = "_temperature" if scaled else ""
             row |= {name + end: one.value for name, one in numbers.items()}

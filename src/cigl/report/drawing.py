@@ -1,4 +1,4 @@
-"""Draws what ``figures`` prepares, in the colours of Okabe & Ito; no method is told by its colour alone."""
+"""Draws what ``figures`` prepares, in the colours of Okabe & Ito; no method is distinguished by its colour alone."""
 
 from __future__ import annotations
 
@@ -70,9 +70,13 @@ def plot_lines(data: LinesData, path: Path) -> None:
             if panel.floor:
                 shown = {s: floor for s, floor in panel.floor.items() if s in data.sparsity}
                 axis.plot(
-                    [place(s) for s in shown], list(shown.values()), label="noise floor", color="0.5", linewidth=0.8,
+                    [place(s) for s in shown],
+                    list(shown.values()),
+                    label="noise floor",
+                    color="0.5",
+                    linewidth=0.8,
                     linestyle=(0, (1, 3)),
-                )  # fmt: skip
+                )
                 axis.set_ylim(bottom=0)
             axis.set_ylabel(panel.title)
             _sparsity_axis(axis, data.sparsity)
@@ -84,16 +88,21 @@ def plot_lines(data: LinesData, path: Path) -> None:
 def _draw_line(axis: Any, line: Line, number: int, lines: int, band: bool) -> None:
     style = look(line.method, number)
     if len(line.sparsity) == 1:  # a method without sparsities of its own: a level
-        axis.axhline(
-            line.mean[0], color=style.color, linestyle=style.line, linewidth=0.9, label=_label(line.label)
-        )  # fmt: skip
+        axis.axhline(line.mean[0], color=style.color, linestyle=style.line, linewidth=0.9, label=_label(line.label))
         return
-    spread = 0.0 if band else 0.012 * (number - lines / 2)  # side by side, so that intervals can be told apart
+    spread = 0.0 if band else 0.012 * (number - lines / 2)  # side by side, so that intervals don't overlap
     x = [place(s) + spread for s in line.sparsity]
     axis.plot(
-        x, line.mean, color=style.color, linestyle=style.line, marker=style.marker, markersize=3.8,
-        linewidth=1.5 if band else 0.9, label=_label(line.label), zorder=4 if band else 3,
-    )  # fmt: skip
+        x,
+        line.mean,
+        color=style.color,
+        linestyle=style.line,
+        marker=style.marker,
+        markersize=3.8,
+        linewidth=1.5 if band else 0.9,
+        label=_label(line.label),
+        zorder=4 if band else 3,
+    )
     if band:
         axis.fill_between(x, line.low, line.high, color=style.color, alpha=0.16, linewidth=0)
     else:
@@ -163,9 +172,7 @@ def _draw_bars(axis: Any, panel: Panel, sparsities: Sequence[float]) -> None:
             axis.bar(x, y, width * 0.92, color=style.color, label=label, hatch=hatch, edgecolor="white", linewidth=0)
             axis.errorbar(x, y, ends, fmt="none", ecolor="black", elinewidth=0.7)
         else:
-            axis.errorbar(
-                x, y, ends, fmt=style.marker, color=style.color, markersize=3.8, elinewidth=0.8, label=label
-            )  # fmt: skip
+            axis.errorbar(x, y, ends, fmt=style.marker, color=style.color, markersize=3.8, elinewidth=0.8, label=label)
 
 
 def plot_polygons(data: PolygonsData, path: Path) -> None:
@@ -184,9 +191,14 @@ def plot_polygons(data: PolygonsData, path: Path) -> None:
             for values, label, method in ((panel.other, panel.label, "rigl"), (panel.cigl, data.label, "cigl")):
                 style = look(method)
                 axis.plot(
-                    [*angles, angles[0]], [*values, values[0]], color=style.color, marker=style.marker,
-                    markersize=3.2, linewidth=1.2, label=_label(label),
-                )  # fmt: skip
+                    [*angles, angles[0]],
+                    [*values, values[0]],
+                    color=style.color,
+                    marker=style.marker,
+                    markersize=3.2,
+                    linewidth=1.2,
+                    label=_label(label),
+                )
                 axis.fill(angles, values, color=style.color, alpha=0.12)
             axis.set_xticks(angles, [f"{100 * s:.6g} %" for s in panel.sparsity], fontsize=_SMALL)
             axis.set_ylim(0, top)
@@ -217,9 +229,18 @@ def plot_masks(data: MasksData, path: Path) -> None:
             )
             for axis, name, values, marker, stroke, fill in parts:
                 axis.errorbar(
-                    x, values.mean, values.sd, label=f"{_label(line.label)}: {name}", color=style.color, marker=marker,
-                    linestyle=stroke, markerfacecolor=fill, markersize=3.8, linewidth=1.1, elinewidth=0.7,
-                )  # fmt: skip
+                    x,
+                    values.mean,
+                    values.sd,
+                    label=f"{_label(line.label)}: {name}",
+                    color=style.color,
+                    marker=marker,
+                    linestyle=stroke,
+                    markerfacecolor=fill,
+                    markersize=3.8,
+                    linewidth=1.1,
+                    elinewidth=0.7,
+                )
         sparsities = sorted({s for line in data.lines for s in line.sparsity})
         for axis, title in ((left, "Accuracy (%)"), (right, "Drop from W to Z*W (points)")):
             axis.set_ylabel(title)

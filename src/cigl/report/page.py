@@ -34,9 +34,14 @@ class Section:
 def page(title: str, made: str, sections: Sequence[Section], downloads: Mapping[str, bytes]) -> str:
     """The whole page; ``downloads`` are files by name, kept inside it."""
     return Template(_asset("page.html")).substitute(
-        title=_text(title), made=_text(made), style=_asset("page.css"), script=_asset("page.js"),
-        contents=_contents(sections), downloads=_downloads(downloads), body="\n".join(map(_section, sections)),
-    )  # fmt: skip
+        title=_text(title),
+        made=_text(made),
+        style=_asset("page.css"),
+        script=_asset("page.js"),
+        contents=_contents(sections),
+        downloads=_downloads(downloads),
+        body="\n".join(map(_section, sections)),
+    )
 
 
 def _asset(name: str) -> str:

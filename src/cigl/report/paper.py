@@ -80,10 +80,14 @@ def printed() -> tuple[Printed, ...]:
 def _printed(row: dict[str, str]) -> Printed:
     scale = _METRICS[row["metric"]]
     return Printed(
-        row["table"], Setting(row["dataset"], row["model"]), _NAMES.get(row["method"], row["method"]),
-        round(float(row["sparsity_pct"]) / 100, 6), row["metric"], float(row["mean"]) * scale,
+        row["table"],
+        Setting(row["dataset"], row["model"]),
+        _NAMES.get(row["method"], row["method"]),
+        round(float(row["sparsity_pct"]) / 100, 6),
+        row["metric"],
+        float(row["mean"]) * scale,
         float(row["std"]) * scale if row["std"] else None,
-    )  # fmt: skip
+    )
 
 
 def methods(table: str) -> set[str]:

@@ -1,8 +1,8 @@
 """Means over seeds and paired differences, with the variance of seeds and that of test points kept apart.
 
 A number y of seed i on test points T is  mu + a_i + b(T) + c_i(T).  The variance of a mean over k seeds is then
-var(a + c) / k + var(b). The spread over seeds, on the same points, tells var(a + c); the covariance of two seeds'
-bootstrap draws, which share their resamples, tells var(b): the two add up, and nothing counts twice. What the draws
+var(a + c) / k + var(b). The spread over seeds, on the same points, estimates var(a + c); the covariance of two seeds'
+bootstrap draws, which share their resamples, estimates var(b): the two add up, and nothing counts twice. What the draws
 vary by without covarying is var(c): three seeds may by chance lie closer together than that, and then it counts.
 """
 
@@ -29,7 +29,7 @@ class OverSeeds:
     """A mean over seeds, or a mean difference of paired seeds, with its 95 % interval.
 
     ``seed_error`` and ``test_error`` are the two parts of its standard error: what more seeds, and what more test
-    points would shrink. One seed alone tells nothing of seeds: both its seed numbers are None, and its interval
+    points would shrink. One seed says nothing about the spread over seeds: both its seed numbers are None, and its interval
     is for that one network.
     """
 
@@ -83,7 +83,7 @@ def raised(one: Measured) -> float:
 
     Where bins have no gaps, noise makes all of the error (the floor), and a resample adds sqrt(2) - 1 of it once
     more; where gaps are much larger than noise, it adds nothing, and neither does a resample. So what resampling
-    adds tells how much noise there can be.
+    adds bounds the noise.
     """
     again = max(float(one.draws.mean()) - one.value, 0.0)
     return min(again / _AGAIN, one.floor)

@@ -108,7 +108,7 @@ def _intervals(evidence: Evidence, setting: str, *, metric: str) -> Table:
         "the interval holds both (Student's t with Satterthwaite's degrees of freedom)."
     ]
     if any(row[2].value == 1 for row in rows):
-        notes.append("One seed tells nothing of seeds: its interval is for that one network.")
+        notes.append("One seed says nothing about the spread over seeds: its interval is for that one network.")
     if has_floor:
         columns.append("Noise floor")
         notes.append(

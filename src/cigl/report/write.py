@@ -39,9 +39,10 @@ def write_report(folders: Sequence[Path], out: Path) -> dict[str, Any]:
     except OSError as error:
         raise CiglError(f"{error.filename or out} can't be written: {error.strerror}; choose another --out.") from error
     return {
-        "page": str(out), "files": str(place),
+        "page": str(out),
+        "files": str(place),
         "studies": {name: _counts(evidence) for name, evidence in zip(names, evidences, strict=True)},
-    }  # fmt: skip
+    }
 
 
 def _write_study(evidence: Evidence, name: str, place: Path) -> Section:
@@ -79,6 +80,8 @@ def _made(evidences: Sequence[Evidence]) -> str:
 
 def _counts(evidence: Evidence) -> dict[str, int]:
     return {
-        "finished": len(evidence.runs), "damaged": len(evidence.damaged), "failed": len(evidence.failed),
+        "finished": len(evidence.runs),
+        "damaged": len(evidence.damaged),
+        "failed": len(evidence.failed),
         "missing": len(evidence.missing),
-    }  # fmt: skip
+    }

@@ -1,6 +1,6 @@
 """Works through a study: hands runs to workers, counts what comes back, and continues whatever fails.
 
-The engine holds no state that could be lost. What is done, under way or failed stands in the run folders, and a run is
+The engine holds no state that could be lost. What is done, running or failed is recorded in the run folders, and a run is
 claimed by the lock on its folder; so any number of engines may work on one study, and each may be killed.
 """
 
@@ -49,10 +49,10 @@ class Workers(Protocol):
         """A run that kills its workers time and again ends as an exception."""
 
     def share(self, order: Order) -> float:
-        """How much of a run under way is done."""
+        """How much of a running run is done."""
 
     def close(self) -> None:
-        """Let runs under way save themselves, and end."""
+        """Let running runs save themselves, and end."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Tally:
     done: int  # those done before included
     failed: dict[Cell, str] = field(default_factory=dict)
     running: dict[Cell, float] = field(default_factory=dict)  # with the share that is done
-    elsewhere: int = 0  # under way in other processes
+    elsewhere: int = 0  # running in other processes
     ended: int = 0  # here
     started: float = field(default_factory=time.monotonic)
 

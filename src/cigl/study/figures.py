@@ -2,4 +2,6 @@
 
 from cigl.lazy import lazy
 
-__getattr__ = lazy(__name__, {"cigl.report.figures": "prepare_bars prepare_lines prepare_masks prepare_polygons prepare_reliability"})
+__getattr__ = lazy(
+    __name__, {"cigl.report.figures": "prepare_bars prepare_lines prepare_masks prepare_polygons prepare_reliability"}
+)

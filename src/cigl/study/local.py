@@ -25,7 +25,7 @@ def cores() -> int:
 
 
 class LocalWorkers:
-    """``size`` workers with the machine's threads shared out. One that dies is replaced, and its run tried again."""
+    """``size`` workers that divide the machine's threads. One that dies is replaced, and its run tried again."""
 
     def __init__(self, size: int, log: Path):
         self.size = size

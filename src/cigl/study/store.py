@@ -41,7 +41,7 @@ class Found:
     finished: list[Finished]
     failed: dict[Cell, dict[str, Any]]  # with what error.json holds
     damaged: dict[Path, str]  # with what is wrong
-    missing: list[Cell]  # not begun, or under way
+    missing: list[Cell]  # not started, or running
 
 
 class StudyFolder:

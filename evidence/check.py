@@ -56,8 +56,8 @@ class Interval(NamedTuple):
 def prediction(cell: Sequence[float], others: Iterable[Sequence[float]], alpha: float) -> Interval:
     """Where one more seed of ``cell`` falls with probability 1 - alpha.
 
-    Three seeds estimate their spread badly, so that the spread of other cells is pooled with it; where the cell's own is
-    larger, that counts.
+    Three seeds estimate their spread badly, so that the spread of other cells is pooled with it; where the cell's own
+    is larger, that counts.
     """
     groups = [cell, *others]
     freedom = sum(len(group) - 1 for group in groups)

@@ -29,8 +29,8 @@ class OverSeeds:
     """A mean over seeds, or a mean difference of paired seeds, with its 95 % interval.
 
     ``seed_error`` and ``test_error`` are the two parts of its standard error: what more seeds, and what more test
-    points would shrink. One seed says nothing about the spread over seeds: both its seed numbers are None, and its interval
-    is for that one network.
+    points would shrink. One seed says nothing about the spread over seeds: both its seed numbers are None, and its
+    interval is for that one network.
     """
 
     seeds: int

@@ -1,7 +1,7 @@
 """Works through a study: hands runs to workers, counts what comes back, and continues whatever fails.
 
-The engine holds no state that could be lost. What is done, running or failed is recorded in the run folders, and a run is
-claimed by the lock on its folder; so any number of engines may work on one study, and each may be killed.
+The engine holds no state that could be lost. What is done, running or failed is recorded in the run folders, and a run
+is claimed by the lock on its folder; so any number of engines may work on one study, and each may be killed.
 """
 
 from __future__ import annotations

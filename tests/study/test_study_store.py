@@ -57,6 +57,32 @@ def test_runs_in_a_folder_that_studies_share(tmp_path):
     assert one.folder(rigl).path.resolve() == two.folder(rigl).path.resolve()
 
 
+OF_0_1 = """name: main
+settings:
+  small: {preset: mnist1d-mlp, validation: 0.1, temperature: holdout}
+methods:
+  dense: {method: dense, sparsity: 0.0}
+  rigl: {method: rigl}
+sparsity: [0.8, 0.9]
+seeds: [0, 1]
+about: ''
+reference: rigl
+masks: 0
+labels: {dense: Dense, rigl: RigL}
+runs: ../runs
+"""
+
+
+def test_a_study_of_version_0_1_finds_its_runs(tmp_path):
+    """Their folders are named by digests, which must not change."""
+    (tmp_path / "study.yaml").write_text(OF_0_1)
+    folder = StudyFolder(tmp_path)
+    found = cells(folder.read())
+    assert len(found) == 6
+    assert [cell.digest for cell in found[:2]] == ["c79710a8db804a30", "70eac6d28ad13d34"]
+    assert folder.folder(found[0]).path == tmp_path / "../runs/c79710a8db804a30"
+
+
 @pytest.mark.parametrize("content", ["- 1", "a: [", "name: x\nsettings: {}\nmethods: {}\n"])
 def test_a_damaged_study_file_is_one_line(content, tmp_path):
     (tmp_path / "study.yaml").write_text(content)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cigl.report.comparisons import Spread
 from cigl.report.formats import EMPTY, Entry
-from cigl.report.metrics import METRICS
+from cigl.report.metrics import lookup
 from cigl.report.paper import Printed
 from cigl.report.statistics import OverSeeds
 from cigl.report.text import signed
@@ -15,12 +15,12 @@ def number(value: float | None, decimals: int, scale: float = 1) -> Entry:
 
 
 def metric_number(value: float | None, metric: str) -> Entry:
-    shown = METRICS[metric]
+    shown = lookup(metric)
     return number(value, shown.decimals, shown.scale)
 
 
 def mean_entry(found: OverSeeds | Spread, metric: str, runs: tuple[str, str, float], *, bold: bool = False) -> Entry:
-    shown = METRICS[metric]
+    shown = lookup(metric)
     value, spread = shown.scale * found.value, None if found.seed_sd is None else shown.scale * found.seed_sd
     text = f"{value:.{shown.decimals}f}" + ("" if spread is None else f" ± {spread:.{shown.decimals}f}")
     return Entry(text, value, spread, bold, runs)
@@ -28,7 +28,7 @@ def mean_entry(found: OverSeeds | Spread, metric: str, runs: tuple[str, str, flo
 
 def change_entry(found: OverSeeds, metric: str, runs: tuple[str, str, float]) -> Entry:
     """Bold where it is better by more than chance."""
-    shown = METRICS[metric]
+    shown = lookup(metric)
     value, spread = shown.scale * found.value, None if found.seed_sd is None else shown.scale * found.seed_sd
     text = signed(value, shown.decimals) + ("" if spread is None else f" ± {spread:.{shown.decimals}f}")
     return Entry(text, value, spread, found.value < 0 and found.excludes_zero, runs)
@@ -37,7 +37,7 @@ def change_entry(found: OverSeeds, metric: str, runs: tuple[str, str, float]) ->
 def difference_entry(found: OverSeeds | None, metric: str) -> Entry:
     if found is None:
         return EMPTY
-    shown = METRICS[metric]
+    shown = lookup(metric)
     value, low, high = (signed(shown.scale * x, shown.decimals) for x in (found.value, found.low, found.high))
     return Entry(f"{value} [{low}, {high}]", shown.scale * found.value, bold=found.excludes_zero)
 
@@ -45,7 +45,7 @@ def difference_entry(found: OverSeeds | None, metric: str) -> Entry:
 def paper_entry(printed: Printed | None, metric: str) -> Entry:
     if printed is None:
         return EMPTY
-    shown = METRICS[metric]
+    shown = lookup(metric)
     value, spread = shown.scale * printed.mean, None if printed.std is None else shown.scale * printed.std
     text = signed(value, shown.decimals) if printed.metric == "ece_change" else f"{value:.{shown.decimals}f}"
     return Entry(text + ("" if spread is None else f" ± {spread:.3f}"), value, spread)

@@ -23,7 +23,7 @@ from cigl.report.figure_data import (
     ReliabilityData,
     WithSd,
 )
-from cigl.report.metrics import ACCURACY, ECE, GAP, METRICS, NLL, heading
+from cigl.report.metrics import ACCURACY, ECE, GAP, NLL, heading, lookup
 from cigl.report.recognise import (
     compares_methods,
     fits_temperatures,
@@ -67,7 +67,7 @@ def _panel(evidence: Evidence, setting: str, metric: str, scaled: bool) -> Panel
                 floors.setdefault(sparsity, []).append(points[sparsity].floor)
         if points:
             means, lows, highs = (
-                tuple(METRICS[metric].scale * getattr(point, part) for point in points.values())
+                tuple(lookup(metric).scale * getattr(point, part) for point in points.values())
                 for part in ("value", "low", "high")
             )
             lines.append(Line(method, evidence.study.label(method), tuple(points), means, lows, highs))

@@ -41,6 +41,10 @@ NOTES = {ECE: "15 bins of equal width."}  # below its table
 _SHORT = {ACCURACY: "accuracy", "brier": "Brier"}  # in headings of differences, where the title would not do
 
 
+def lookup(metric: str) -> Metric:
+    return METRICS[metric]
+
+
 def measured() -> list[str]:
     """The metrics that are read from runs.
 
@@ -68,7 +72,7 @@ def heading(metric: str) -> str:
     >>> heading("accuracy"), heading("nll")
     ('Accuracy (%)', 'NLL')
     """
-    shown = METRICS[metric]
+    shown = lookup(metric)
     return f"{shown.title} ({shown.unit})" if shown.unit else shown.title
 
 
@@ -77,7 +81,7 @@ def change_heading(metric: str) -> str:
     >>> change_heading("accuracy"), change_heading("ece_15")
     ('Δ accuracy (points)', 'Δ ECE')
     """
-    shown = METRICS[metric]
+    shown = lookup(metric)
     unit = "points" if shown.unit == "%" else shown.unit
     return f"Δ {_SHORT.get(metric, shown.title)}" + (f" ({unit})" if unit else "")
 

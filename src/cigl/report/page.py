@@ -15,7 +15,7 @@ from urllib.parse import quote
 from cigl.report.evidence import Evidence, Run
 from cigl.report.figures import Figure
 from cigl.report.formats import NOTHING, Entry, Table
-from cigl.report.metrics import METRICS, tabulated
+from cigl.report.metrics import lookup, tabulated
 from cigl.report.recognise import relation_to_paper
 from cigl.report.text import percent
 
@@ -171,7 +171,7 @@ def _runs(section: Section, key: tuple[str, str, float], runs: Sequence[Run]) ->
     setting, method, sparsity = key
     config = {name: value for name, value in runs[0].cell.config.plain().items() if name != "seed"}
     given = "".join(f"<div><dt>{_text(n)}</dt><dd>{_text(_shown(v))}</dd></div>" for n, v in config.items())
-    columns = ["Seed", *(_text(METRICS[name].title) for name in tabulated())]
+    columns = ["Seed", *(_text(lookup(name).title) for name in tabulated())]
     columns += ["Temperature", "Seconds", "Configuration", "Versions"]
     head = "".join(f"<th scope='col'><button type='button'>{title}</button></th>" for title in columns)
     rows = "".join(f"<tr>{_run(run)}</tr>" for run in runs)

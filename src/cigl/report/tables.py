@@ -21,12 +21,12 @@ from cigl.report.metrics import (
     ACCURACY,
     ECE,
     HEADLINE,
-    METRICS,
     NOTES,
     SCALED,
     change_heading,
     file_name,
     heading,
+    lookup,
     tabulated,
 )
 from cigl.report.recognise import kinds
@@ -55,7 +55,7 @@ def _by_sparsity(evidence: Evidence, setting: str, *, metric: str, scaled: bool 
         return mean_entry(mean(numbers), metric, (setting, method, sparsity), bold=bold)
 
     notes = [_STD]
-    title = METRICS[metric].title
+    title = lookup(metric).title
     if floors:
         reference = evidence.study.label(evidence.study.reference)
         bold = f"Bold: at least {percent(NOTABLE)} below {reference}'s {title}."
@@ -112,7 +112,7 @@ def _intervals(evidence: Evidence, setting: str, *, metric: str) -> Table:
     if has_floor:
         columns.append("Noise floor")
         notes.append(
-            f"Noise raises an {METRICS[metric].title}, so its interval reaches further down; the floor is what a "
+            f"Noise raises an {lookup(metric).title}, so its interval reaches further down; the floor is what a "
             "perfectly calibrated network would show on as many test points."
         )
     title = f"{heading(metric)} with 95 % intervals, {evidence.title(setting)}"

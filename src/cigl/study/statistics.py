@@ -1,5 +1,7 @@
-"""Moved to ``cigl.report.statistics``; this keeps scripts running that were written after the docs of 0.1."""
+"""Moved to ``cigl.report.statistics``; kept for scripts that were written after the docs of 0.1."""
 
-from cigl.lazy import lazy
 
-__getattr__ = lazy(__name__, {"cigl.report.statistics": "OverSeeds difference mean"})
+def __getattr__(name: str) -> object:
+    from cigl.report import statistics
+
+    return getattr(statistics, name)

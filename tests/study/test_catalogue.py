@@ -4,16 +4,20 @@ import pytest
 
 import cigl
 from cigl import CiglError
-from cigl.study.catalogue import COMPANIONS, MASKED, METHODS, PLANS, SCALES, names, study
+from cigl.study.catalogue import COMPANIONS, EXPERIMENTS, MASKED, METHODS, SCALES, names, study
 from cigl.study.grid import cells
 from cigl.train.trainer import _method
 
-EVERYWHERE = [(name, scale) for name in PLANS for scale in SCALES if (name, scale) != ("imagenet", "small-conv")]
+EVERYWHERE = [(name, scale) for name, experiment in EXPERIMENTS.items() for scale in experiment.scales]
 
 
 def test_the_ten_studies():
     wanted = "main dropout calibrators ablation set sup-tickets wma-effect double-descent mask-correlation imagenet"
     assert list(names()) == wanted.split()
+
+
+def test_every_study_is_there_at_every_scale():
+    assert set(EVERYWHERE) == {(name, scale) for name in EXPERIMENTS for scale in SCALES} - {("imagenet", "small-conv")}
 
 
 @pytest.mark.parametrize(("name", "scale"), EVERYWHERE)

@@ -28,7 +28,7 @@ def report(
       cigl report studies/main studies/ablation --out results.html
     """
     with told():
-        from cigl.study.write_up import write_report
+        from cigl.report.write import write_report
 
         written = write_report(folders, out or folders[0] / "report.html")
         if as_json:

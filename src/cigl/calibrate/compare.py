@@ -10,8 +10,9 @@ import numpy as np
 
 from cigl.calibrate.bins import Array
 from cigl.calibrate.intervals import percentile_interval
-from cigl.calibrate.metrics import HIGHER_IS_BETTER, is_calibration_error
+from cigl.calibrate.registry import metric
 from cigl.calibrate.report import Estimate, Report, in_column
+from cigl.callable_module import make_callable
 from cigl.errors import CiglError, unknown
 
 
@@ -31,11 +32,12 @@ class Difference:
     def better(self) -> str:
         """Which of the two the difference speaks for ("a" or "b"), or "" where the interval holds 0.
 
-        The gap has a sign, and nearer to 0 is better: its difference speaks for neither.
+        Where nearer to 0 is better (the gap, which has a sign), the difference speaks for neither.
         """
-        if self.name == "gap" or self.low <= 0 <= self.high:
+        better = metric(self.name).better
+        if better == "zero" or self.low <= 0 <= self.high:
             return ""
-        return "a" if (self.low > 0) == (self.name in HIGHER_IS_BETTER) else "b"
+        return "a" if (self.low > 0) == (better == "higher") else "b"
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def compare(a: Report, b: Report) -> Comparison:
     chosen with): ``ece_15`` 92 to 100 %, ``ece_mass_15`` 90 to 100 %, ``ece_classwise_15`` and ``mce_15`` 97 to 100 %,
     ``l2_debiased_15`` 96 to 100 %. Mostly it is wider than it need be: errors that differ little stay undecided.
 
-    >>> from cigl.calibrate import report
+    >>> from cigl.calibrate.report import report
     >>> labels = [0, 1] * 50
     >>> good = report(probabilities=[[0.8, 0.2], [0.2, 0.8]] * 50, labels=labels)
     >>> bad = report(probabilities=[[0.6, 0.4], [0.4, 0.6]] * 50, labels=labels)
@@ -99,14 +101,15 @@ def _difference(name: str, a: Report, b: Report) -> Difference:
     one, two = a.metrics[name], b.metrics[name]
     value = float(one) - float(two)
     draws = a.draws[name] - b.draws[name]
-    if is_calibration_error(name):
+    biased = metric(name).biased
+    if biased:
         low, high = _mover(one, two, a.draws[name], b.draws[name])
     else:
         low, high = percentile_interval(draws)
     low, high = min(low, value), max(high, value)
     if not value:  # no sign to be wrong about
         against = 0.5
-    elif is_calibration_error(name):  # as if normal, with the interval's reach towards 0
+    elif biased:  # as if normal, with the interval's reach towards 0
         reach = (value - low if value > 0 else high - value) / 1.96
         against = math.erfc(abs(value) / reach / math.sqrt(2)) / 2 if reach else 0.0
     else:  # a draw of 0 is half against
@@ -137,3 +140,6 @@ def _without_noise(e: Estimate) -> float:
 
 def _apart(x: float, y: float, correlation: float) -> float:
     return math.sqrt(max(x * x - 2 * correlation * x * y + y * y, 0.0))
+
+
+make_callable(__name__)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from cigl.callable_module import make_callable
 from cigl.errors import CiglError, unknown
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -116,3 +117,6 @@ KINDS: dict[str, tuple[Corruption, tuple[float, ...]]] = {
     "haze": (_haze, (0.2, 0.35, 0.5, 0.65, 0.8)),
     "pixelate": (_pixelate, (2.0, 3.0, 4.0, 5.5, 7.0)),
 }
+
+
+make_callable(__name__)

@@ -15,6 +15,7 @@ from cigl.calibrate.bins import check_bins
 from cigl.calibrate.ensemble import Ensemble, MonteCarlo, logits_of
 from cigl.calibrate.report import RESAMPLES, Report, report
 from cigl.calibrate.samples import as_tensor
+from cigl.callable_module import make_callable
 from cigl.errors import CiglError
 
 Members = int | Iterable[nn.Module] | None
@@ -131,3 +132,6 @@ def evaluating(model: nn.Module, device: torch.device | str | None) -> Iterator[
                 model.to(home)
             for module, mode in modes.items():
                 module.training = mode
+
+
+make_callable(__name__)

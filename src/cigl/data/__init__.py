@@ -13,10 +13,9 @@ from pathlib import Path
 
 import torch
 
-from cigl.data import store
+from cigl.data import fetch, store
 from cigl.data.augment import ImageStore
 from cigl.data.catalogue import FETCHED
-from cigl.data.fetch import fetch
 from cigl.data.folder import scan
 from cigl.data.memory import Images, MemorySplit
 from cigl.data.split import Source, Split
@@ -44,7 +43,7 @@ def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool 
     """Fetch the dataset into the cache folder ($CIGL_DATA, else ~/.cache/cigl); nothing happens if it is there."""
     root = store.root(folder)
     if name in FETCHED:
-        return fetch(name, FETCHED[name], root, progress)
+        return fetch.fetch(name, FETCHED[name], root, progress)
     if name in _MADE:
         mnist1d(0, root)
         return root

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 import cigl
-from cigl.calibrate import Ensemble, Report, TemperatureScaled, fit_temperature, report
+from cigl.calibrate import Ensemble, Report, TemperatureScaled, fit_temperature
+from cigl.calibrate.report import report
 from cigl.errors import CiglError, CiglWarning
 from cigl.train import tensors
 from cigl.train.board import tensorboard

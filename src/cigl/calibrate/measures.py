@@ -7,7 +7,8 @@ differences of one running sum, whatever the number of schemes. Which numbers th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -140,5 +141,5 @@ class Measures:
 
 
 def _in_order(samples: Samples, order: Array) -> Samples:
-    columns = ((each.name, getattr(samples, each.name)) for each in fields(samples))
-    return Samples(**{name: None if column is None else column[order] for name, column in columns})
+    columns: dict[str, Any] = {each.name: getattr(samples, each.name) for each in fields(samples)}
+    return replace(samples, **{name: column[order] for name, column in columns.items() if column is not None})

@@ -127,9 +127,8 @@ class Classwise(Measure):
 
     def __call__(self, weights: Weights) -> Array:
         higher = torch.sparse.mm(self.higher, torch.from_numpy(np.ascontiguousarray(weights.exact.T)))
-        return np.asarray(
-            (np.abs(weights.exact @ self.lowest).sum(1) + higher.abs().sum(0).numpy()) / self.n / self.classes
-        )
+        lowest = np.abs(weights.exact @ self.lowest).sum(1)
+        return np.asarray((lowest + higher.abs().sum(0).numpy()) / self.n / self.classes)
 
     def of_labels(self, labels: Array) -> Array:
         rows = np.arange(self.n)

@@ -1,4 +1,7 @@
-"""Reports on disk: one JSON file for people and scripts, and beside it an .npz with what is kept per sample."""
+"""The store of calibration reports.
+
+One JSON file for people and scripts, and beside it an .npz with what is kept per sample.
+"""
 
 from __future__ import annotations
 

@@ -33,12 +33,13 @@ def export(
         from cigl.calibrate import Report
         from cigl.train import tensors
         from cigl.train.folder import RunFolder
+        from cigl.train.trainer import method_of
 
         folder = RunFolder(run)
         config = folder.read_config()
         if not folder.is_finished:
-            raise CiglError(f"the run in {run} is not finished: go on with `cigl train --resume {run}`.")
-        if cigl.method(config.method).predicts_with == "members":
+            raise CiglError(f"the run in {run} is not finished: resume it with `cigl train --resume {run}`.")
+        if method_of(config).predicts_with == "members":
             raise CiglError(f"{config.method} predicts with the average over several models, and a file holds one: "
                             "export a run of another method, such as cigl.")  # fmt: skip
         source = cigl.data.open(config.dataset, seed=0)

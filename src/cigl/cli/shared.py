@@ -1,4 +1,4 @@
-"""What every command shares: the app, and errors told in one line."""
+"""What every command shares: the app, and errors in one line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON, for scripts")]
 
 
 @contextmanager
-def told(go_on: str = "go on with --resume") -> Iterator[None]:
+def told(go_on: str = "resume it with --resume") -> Iterator[None]:
     """Errors and warnings are one line each; a stopped run ends with the signal's code."""
     from cigl.train.signals import Stopped
 

@@ -12,6 +12,7 @@ from cigl.data.catalogue import Dataset
 from cigl.data.download import bar, download
 from cigl.data.formats import Arrays
 from cigl.errors import CiglError
+from cigl.files import locked
 
 _ARCHIVES = (".tar.gz", ".zip")
 
@@ -21,7 +22,7 @@ def fetch(name: str, dataset: Dataset, root: Path, progress: bool) -> Path:
     folder = root / name
     if _intact(folder, name):  # asked before the lock, which a read-only folder hasn't room for
         return folder
-    with store.alone(root):
+    with locked(root / ".lock"):  # the next process waits, and finds it done
         if not _intact(folder, name):
             _fill(folder, name, dataset, root, progress)
     return folder

@@ -1,4 +1,4 @@
-"""A decoded dataset on disk: four .npy files and a list of their checksums, which is written last.
+"""The store of datasets: each is decoded, as four .npy files and a list of their checksums, written last.
 
 So a dataset whose writing was cut short isn't there, and one that was damaged later is noticed when it is opened.
 """
@@ -9,8 +9,6 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -26,24 +24,6 @@ def root(folder: str | os.PathLike[str] | None = None) -> Path:
     """Where datasets are kept: ``folder``, else $CIGL_DATA, else ~/.cache/cigl."""
     chosen = folder or os.environ.get("CIGL_DATA")
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "cigl"
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """One process at a time fetches into a folder; the next one waits, and finds it done."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        yield
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("w")
-    except OSError as error:
-        raise CiglError(f"{folder} can't be written to: {error.strerror or error}.") from error
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def save(folder: Path, arrays: Arrays, source: str) -> None:

@@ -22,7 +22,7 @@ from cigl.train.board import tensorboard
 from cigl.train.config import Config
 from cigl.train.folder import Busy, RunFolder
 from cigl.train.signals import Requests, listening
-from cigl.train.trainer import Parts, Trainer
+from cigl.train.trainer import Splits, Trainer
 
 Progress = Callable[[Trainer, "dict[str, Any] | None"], None]
 MASKS = 10  # drawn for MC dropout
@@ -46,7 +46,7 @@ def train(
     folder = RunFolder(out)
     with listening() as requests:
         _refuse_started(folder)
-        trainer = Trainer(config, Parts.of(config))  # what is wrong shows before there is a folder
+        trainer = Trainer(config, Splits.of(config))  # what is wrong shows before there is a folder
         requests.check()
         with folder.locked():
             _refuse_started(folder)
@@ -72,7 +72,7 @@ def resume(out: Path | str, *, progress: Progress | None = None, checkpoint_minu
     if folder.is_finished:
         return dict(folder.read_json("result.json"))
     with listening() as requests, folder.locked():
-        trainer = Trainer(config, Parts.of(config))
+        trainer = Trainer(config, Splits.of(config))
         return _continue(folder, trainer, requests, progress, Saving(checkpoint_minutes))
 
 
@@ -90,7 +90,7 @@ def _complete(
     with folder.locked():
         if folder.is_finished:
             return dict(folder.read_json("result.json"))
-        trainer = Trainer(config, Parts.of(config))
+        trainer = Trainer(config, Splits.of(config))
         if not folder.is_started:
             _start(folder, config)
         elif folder.read_config() != config:
@@ -124,14 +124,15 @@ def _train(trainer: Trainer, folder: RunFolder, requests: Requests, progress: Pr
     epochs = trainer.config.epochs
     with tensorboard(folder.path, trainer.epoch) as board:
         while trainer.epoch < epochs:
-            start = time.monotonic()
+            start = time.monotonic() - trainer.seconds
             for _ in trainer.steps():
+                trainer.seconds = time.monotonic() - start
                 if progress is not None:
                     progress(trainer, None)
                 if requests.number is not None or time.monotonic() - saved > saving.minutes * 60:
                     save()
                     requests.check()
-            row = trainer.finish_epoch(time.monotonic() - start)
+            row = trainer.finish_epoch()
             folder.add_metrics(row)
             if saving.every_epoch or trainer.epoch == epochs:
                 save()
@@ -213,13 +214,13 @@ def evaluate_run(
     config = folder.read_config()
     if not folder.is_finished:
         raise CiglError(f"the run in {out} is not finished: go on with `cigl train --resume {out}`.")
-    trainer = Trainer(config, Parts.of(config))
+    trainer = Trainer(config, Splits.of(config))
     if has_members(trainer) and (masks is not None or trainer.sparse.method.predicts_with == "members"):
         trainer.load(folder.last_checkpoint(config.epochs * trainer.steps_per_epoch))
     if masks is not None:
         predictor: nn.Module = Ensemble(trainer.sparse.members(masks)).eval()
     else:
-        model = cigl.models.build(config.model, trainer.parts.source.classes, trainer.parts.source.shape)
+        model = cigl.models.build(config.model, trainer.splits.source.classes, trainer.splits.source.shape)
         model.load_state_dict(tensors.load(folder.path / "model.safetensors"))
         predictor = predictor_of(trainer, model.to(trainer.device).eval())
     if temperature and split == "validation":

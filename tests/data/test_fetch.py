@@ -82,7 +82,7 @@ def test_without_a_network_and_without_a_mirror(cifar100, tmp_path):
         cigl.data.get("cifar100", progress=False)
     assert "\n" not in str(caught.value)
     place = tmp_path / "cache" / "downloads" / "cifar100"
-    (place / "cifar-100-binary.tar.gz").write_bytes(archive)  # the way out that the message tells
+    (place / "cifar-100-binary.tar.gz").write_bytes(archive)  # as the message says
     cigl.data.get("cifar100", progress=False)
     cigl.data.open("cifar100")
 

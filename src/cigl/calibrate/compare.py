@@ -70,7 +70,7 @@ def compare(a: Report, b: Report) -> Comparison:
     """Paired bootstrap of every difference that both reports hold.
 
     Every report draws the same resamples of its n points, so the difference of two reports' draws is a paired
-    draw. Reports of different test sets are refused: the labels in order tell.
+    draw. Reports of different test sets are refused, by their labels in order.
 
     Calibration errors are biased, and of two models the better one's more: so their interval is made of the two
     reports' own corrected intervals (MOVER, Zou & Donner 2008). Measured coverage in eight pairs of models (2 to 100
@@ -89,8 +89,10 @@ def compare(a: Report, b: Report) -> Comparison:
         if not isinstance(one, Report):
             raise CiglError(f"compare takes two reports, not {type(one).__name__}: make them with cigl.evaluate.")
     if not np.array_equal(a.samples.labels, b.samples.labels):
-        raise CiglError(f"the reports are of different test sets ({a.n} and {b.n} samples, or other labels, or another "
-                        "order): evaluate both models on the same loader, without shuffling.")  # fmt: skip
+        raise CiglError(
+            f"the reports are of different test sets ({a.n} and {b.n} samples, or other labels, or another "
+            "order): evaluate both models on the same loader, without shuffling."
+        )
     if a.resamples != b.resamples:
         raise CiglError(f"the reports have {a.resamples} and {b.resamples} resamples: evaluate both with as many.")
     names = [name for name in a.metrics if name in b.metrics]
@@ -120,7 +122,7 @@ def _difference(name: str, a: Report, b: Report) -> Difference:
 def _mover(a: Estimate, b: Estimate, draws_a: Array, draws_b: Array) -> tuple[float, float]:
     """The interval of a difference from two intervals and the correlation of their draws.
 
-    Each counts from where the error is without its noise. One that can't be told from noise counts from 0, and
+    Each counts from where the error is without its noise. One that is not significant counts from 0, and
     its draws, which then are of noise, don't say how the two go together.
     """
     from_a, from_b = _without_noise(a), _without_noise(b)

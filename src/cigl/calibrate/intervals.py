@@ -105,7 +105,7 @@ def many_cells_interval(value: float, draws: Array, null: Array | None) -> tuple
     """A 95 % interval for an error over so many cells that its bias, not its spread, is what is uncertain.
 
     A cell with true gap g and noise s shows E|N(g, s)| - |g| too much; a resample adds E|N(g, 2 s^2)| - E|N(g, s)|.
-    The draws tell the second, summed over cells. It fits the first being anything between what it is when all
+    The draws show the second, summed over cells. It fits the first being anything between what it is when all
     cells have the same g / s (least) and what it is when each has either none or much (most); noise alone, where
     both are largest, is ``null``. The ends leave room for both, and for the draws' spread.
 

@@ -158,8 +158,10 @@ class Streaming:
     def reduce(self, group: dist.ProcessGroup | None = None) -> None:
         """Under torch.distributed: every process has the sums of all. Call it once, at the end, on every process."""
         if not (dist.is_available() and dist.is_initialized()):
-            raise CiglError("there is no process group: call torch.distributed.init_process_group first, or leave out "
-                            "reduce on one process.")  # fmt: skip
+            raise CiglError(
+                "there is no process group: call torch.distributed.init_process_group first, or leave out "
+                "reduce on one process."
+            )
         nccl = dist.get_backend(group) == "nccl"
         sums = self._sums.cuda() if nccl else self._sums.clone()
         dist.all_reduce(sums, group=group)

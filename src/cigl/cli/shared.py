@@ -13,10 +13,14 @@ import typer
 from cigl.errors import CiglError, CiglWarning
 
 app = typer.Typer(
-    name="cigl", rich_markup_mode=None, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    name="cigl",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
     help="Train neural networks that are sparse and honest about their confidence.",
     epilog="Start with: cigl train   (half a minute, nothing to download)",
-)  # fmt: skip
+)
 
 Json = Annotated[bool, typer.Option("--json", help="print JSON, for scripts")]
 

@@ -13,7 +13,7 @@ from cigl.errors import CiglError
 
 @dataclass(frozen=True)
 class Facts:
-    """Shape, number of classes, examples per class, channel means, and how the labels begin (which tells the order)."""
+    """Shape, number of classes, examples per class, channel means, and how the labels begin (which shows the order)."""
 
     shape: tuple[int, int, int]
     classes: int
@@ -23,7 +23,7 @@ class Facts:
     means_known: bool = True
 
     def check(self, name: str, arrays: Arrays) -> None:
-        """Raise an error that tells the first difference."""
+        """Raise an error that names the first difference."""
         parts = (arrays.train_images, arrays.train_labels), (arrays.test_images, arrays.test_labels)
         for part, (images, labels), counts, first in zip(
             ("training", "test"), parts, self.per_class, self.first_labels, strict=True

@@ -41,7 +41,7 @@ def save(folder: Path, arrays: Arrays, source: str) -> None:
 
 
 def exists(folder: Path) -> bool:
-    """Whether a dataset was stored here (load tells whether it is intact)."""
+    """Whether a dataset was stored here (load checks whether it is intact)."""
     return (folder / LIST).is_file()
 
 

@@ -33,7 +33,7 @@ def from_factory(name: str, classes: int, shape: tuple[int, ...]) -> nn.Module:
 def _call(factory: Callable[..., Any], classes: int, shape: tuple[int, ...]) -> Any:
     try:
         signature = inspect.signature(factory)
-    except ValueError:  # a builtin that doesn't tell
+    except ValueError:  # a builtin without a signature
         return factory(classes)
     ways: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
         ((), {"classes": classes, "shape": shape}),

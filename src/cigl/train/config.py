@@ -94,8 +94,16 @@ class Config:
 
 _TYPES = typing.get_type_hints(Config)
 KEYS = [each.name for each in fields(Config)]
-METHOD_KEYS = ("update_every", "drop_fraction", "update_until", "random_mask", "average_from", "average_of",
-               "final_weights")  # those that change a field of the method; its other fields are options  # fmt: skip
+# Those that change a field of the method; its other fields are options.
+METHOD_KEYS = (
+    "update_every",
+    "drop_fraction",
+    "update_until",
+    "random_mask",
+    "average_from",
+    "average_of",
+    "final_weights",
+)
 
 
 def key_type(name: str) -> tuple[Any, bool]:

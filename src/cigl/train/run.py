@@ -66,7 +66,7 @@ def _refuse_started(folder: RunFolder) -> None:
 
 
 def resume(out: Path | str, *, progress: Progress | None = None, checkpoint_minutes: float = 10.0) -> dict[str, Any]:
-    """Go on where the run in this folder was stopped or killed; a finished run is only read."""
+    """Resume the run in this folder where it was stopped or killed; a finished run is only read."""
     folder = RunFolder(out)
     config = folder.read_config()
     if folder.is_finished:
@@ -146,7 +146,7 @@ def _train(trainer: Trainer, folder: RunFolder, requests: Requests, progress: Pr
 
 def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[str, Any]:
     if not all(value.isfinite().all() for value in trainer.model.state_dict().values()):
-        raise CiglError("the weights are not finite after the last step: lower lr or set clip, and train anew.")
+        raise CiglError("the weights are not finite after the last step: lower lr or set clip, and train again.")
     model = trainer.finalize()
     tensors.save(folder.path / "model.safetensors", dict(model.state_dict()))
     predictor = predictor_of(trainer, model)
@@ -167,12 +167,17 @@ def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[st
         each.to_json(folder.path / f"{name}.json")
     total = trainer.sparse.summary().total
     result = {
-        "config": trainer.config.plain(), "digest": trainer.config.digest(), "versions": versions(),
-        "temperature": temperature, "density": trainer.sparse.density, "explored": trainer.sparse.explored,
-        "inference_flops": total.inference_flops, "training_flops": total.training_flops,
+        "config": trainer.config.plain(),
+        "digest": trainer.config.digest(),
+        "versions": versions(),
+        "temperature": temperature,
+        "density": trainer.sparse.density,
+        "explored": trainer.sparse.explored,
+        "inference_flops": total.inference_flops,
+        "training_flops": total.training_flops,
         "seconds": sum(row["seconds"] for row in folder.read_metrics()),
         "test": {name: each.to_dict()["metrics"] for name, each in reports.items()},
-    }  # fmt: skip
+    }
     folder.write_json("result.json", result)
     folder.drop_checkpoints(keep=int(has_members(trainer)))  # the model is all that the others need
     return result
@@ -213,7 +218,7 @@ def evaluate_run(
     folder = RunFolder(out)
     config = folder.read_config()
     if not folder.is_finished:
-        raise CiglError(f"the run in {out} is not finished: go on with `cigl train --resume {out}`.")
+        raise CiglError(f"the run in {out} is not finished: resume it with `cigl train --resume {out}`.")
     trainer = Trainer(config, Splits.of(config))
     if has_members(trainer) and (masks is not None or trainer.sparse.method.predicts_with == "members"):
         trainer.load(folder.last_checkpoint(config.epochs * trainer.steps_per_epoch))
@@ -239,6 +244,10 @@ def evaluate_run(
 def versions() -> dict[str, str]:
     """What a number may depend on besides the configuration."""
     return {
-        "cigl": cigl.__version__, "torch": torch.__version__, "numpy": np.__version__,
-        "python": platform.python_version(), "machine": platform.machine(), "threads": str(torch.get_num_threads()),
-    }  # fmt: skip
+        "cigl": cigl.__version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "threads": str(torch.get_num_threads()),
+    }

@@ -70,9 +70,15 @@ class Trainer:
         self.model = cigl.models.build(config.model, splits.source.classes, splits.source.shape).to(self.device)
         self.optimizer = build_optimizer(config, self.model)
         self.sparse = attach(
-            self.model, self.optimizer, method_of(config), sparsity=config.sparsity, epochs=config.epochs,
-            steps_per_epoch=self.steps_per_epoch, distribution=config.distribution, seed=config.seed,
-        )  # fmt: skip
+            self.model,
+            self.optimizer,
+            method_of(config),
+            sparsity=config.sparsity,
+            epochs=config.epochs,
+            steps_per_epoch=self.steps_per_epoch,
+            distribution=config.distribution,
+            seed=config.seed,
+        )
         factor = lr_factor(config, self.steps_per_epoch)
         cycles = isinstance(self.sparse.table, CycleTimetable)
         self.lr_factor = self.sparse.learning_rate(factor) if cycles else factor
@@ -97,9 +103,16 @@ class Trainer:
     def _training_batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         config = self.config
         return self.splits.train.batches(
-            config.batch_size, seed=config.seed, epoch=epoch, shuffle=True, augment=config.augment, drop_last=True,
-            start=start, device=self.device, workers=config.workers,
-        )  # fmt: skip
+            config.batch_size,
+            seed=config.seed,
+            epoch=epoch,
+            shuffle=True,
+            augment=config.augment,
+            drop_last=True,
+            start=start,
+            device=self.device,
+            workers=config.workers,
+        )
 
     def _step(self, x: Tensor, y: Tensor) -> None:
         config = self.config
@@ -134,9 +147,14 @@ class Trainer:
         """The row of metrics of the epoch that has just been trained."""
         loss, right, seen = self.sums
         row: dict[str, Any] = {
-            "epoch": self.epoch + 1, "step": self.sparse.step, "loss": loss / seen, "accuracy": right / seen,
-            "density": self.sparse.density, "explored": self.sparse.explored, "lr": self.lr,
-        }  # fmt: skip
+            "epoch": self.epoch + 1,
+            "step": self.sparse.step,
+            "loss": loss / seen,
+            "accuracy": right / seen,
+            "density": self.sparse.density,
+            "explored": self.sparse.explored,
+            "lr": self.lr,
+        }
         if self.splits.validation is not None:
             logits, labels = self.predict(self.model, "validation")
             row["validation_loss"] = F.cross_entropy(logits, labels).item()
@@ -159,12 +177,16 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         return {
-            "digest": self.config.digest(), "epoch": self.epoch, "batch": self.batch, "sums": self.sums,
+            "digest": self.config.digest(),
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "sums": self.sums,
             "seconds": self.seconds,
             "model": dict(self.model.state_dict()),
-            "optimizer": self.optimizer.state_dict(), "sparsifier": self.sparse.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "sparsifier": self.sparse.state_dict(),
             "generator": torch.get_rng_state(),
-        }  # fmt: skip
+        }
 
     def load(self, state: dict[str, Any]) -> None:
         if state["digest"] != self.config.digest():

@@ -56,6 +56,14 @@ def test_what_studies_show():
     }  # fmt: skip
 
 
+@pytest.mark.usefixtures("_as_it_was")
+@pytest.mark.parametrize("wrong", [lambda given: given.probabilities, lambda given: given.samples.nll / 0])
+def test_a_column_that_is_none(wrong):
+    register(Metric("wrong", "Wrong", MeanOf(wrong)))
+    with pytest.raises(CiglError, match="metric 'wrong' must be computed as one finite number per sample"):
+        report(**predictions(1))
+
+
 def entropy(given):
     p = given.probabilities
     return -(p * np.log(np.maximum(p, 1e-300))).sum(1)

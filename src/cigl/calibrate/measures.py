@@ -18,6 +18,7 @@ from cigl.calibrate.intervals import noise_gaps
 from cigl.calibrate.metrics import Bins, Measure, Predictions, Weights
 from cigl.calibrate.registry import MeanOf, Metric, OverBins, listed
 from cigl.calibrate.samples import Samples
+from cigl.errors import CiglError
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ class Measures:
                 if column is None:
                     continue
                 means[each.name] = column.astype(np.float64)
+                if column.shape != (samples.n,) or not np.isfinite(means[each.name]).all():
+                    raise CiglError(f"metric {each.name!r} must be computed as one finite number per sample.")
             elif isinstance(computed, OverBins):
                 number = each.bins or bins
                 self.over_bins[each.name] = key = f"{computed.scheme} {number}"

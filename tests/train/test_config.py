@@ -160,6 +160,8 @@ def test_options_of_a_method(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (3, "options is 3: give names and values"),
+        (("c",), "options is"),
         ([1], "options is .* give names and values"),
         ({"random_mask": 0.1}, "random_mask is a key of its own"),
         ({"c": None}, "option c is None: give a number"),

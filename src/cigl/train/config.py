@@ -141,9 +141,10 @@ def _typed(name: str, value: Any) -> Any:
 
 def _typed_options(value: Any) -> Options:
     """In the order of their names; whether the method has them is said when it is made."""
-    if not isinstance(value, (Mapping, tuple)):
-        raise CiglError(f"options is {value!r}: give names and values, such as {{cycle_drop: 0.3}}.")
-    options = dict(value)
+    try:
+        options = dict(value)
+    except (TypeError, ValueError):
+        raise CiglError(f"options is {value!r}: give names and values, such as {{cycle_drop: 0.3}}.") from None
     for name, each in options.items():
         if name in METHOD_KEYS:
             raise CiglError(f"{name} is a key of its own: give it beside the options, not among them.")

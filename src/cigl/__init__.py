@@ -6,23 +6,17 @@ Everything is imported when it is first used, so that the command line answers a
 from typing import TYPE_CHECKING
 
 from cigl.errors import CiglError, CiglWarning
-from cigl.lazy import lazy
+from cigl.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from cigl import calibrate, data, models, runtime, sparsify, train
-    from cigl.calibrate import compare, evaluate, reliability_diagrams
+    from cigl.calibrate import reliability_diagrams
+    from cigl.calibrate.compare import compare
+    from cigl.calibrate.evaluate import evaluate
     from cigl.runtime import load, save, sparse_inference
-    from cigl.sparsify import (
-        Method,
-        Sparsifier,
-        attach,
-        constant,
-        cosine,
-        linear,
-        method,
-        methods,
-        reestimate_batch_norm,
-    )
+    from cigl.sparsify import Sparsifier, constant, cosine, linear, reestimate_batch_norm
+    from cigl.sparsify.attach import attach
+    from cigl.sparsify.methods import Method, method, methods
 
 __version__ = "0.1.0"
 
@@ -52,12 +46,16 @@ __all__ = [
     "train",
 ]
 
-__getattr__ = lazy(
+__getattr__, __dir__ = lazy_attributes(
     __name__,
     {
         "cigl": "calibrate data models runtime sparsify train",
-        "cigl.calibrate": "compare evaluate reliability_diagrams",
+        "cigl.calibrate": "reliability_diagrams",
+        "cigl.calibrate.compare": "compare",
+        "cigl.calibrate.evaluate": "evaluate",
         "cigl.runtime": "load save sparse_inference",
-        "cigl.sparsify": "Method Sparsifier attach constant cosine linear method methods reestimate_batch_norm",
+        "cigl.sparsify": "Sparsifier constant cosine linear reestimate_batch_norm",
+        "cigl.sparsify.attach": "attach",
+        "cigl.sparsify.methods": "Method method methods",
     },
 )

@@ -6,7 +6,7 @@ import cigl
 from cigl import CiglError
 from cigl.study.catalogue import COMPANIONS, EXPERIMENTS, MASKED, METHODS, SCALES, names, study
 from cigl.study.grid import cells
-from cigl.train.trainer import _method
+from cigl.train.trainer import method_of
 
 EVERYWHERE = [(name, scale) for name, experiment in EXPERIMENTS.items() for scale in experiment.scales]
 
@@ -25,7 +25,7 @@ def test_every_study_is_a_grid_of_valid_runs(name, scale):
     found = study(name, scale)
     assert found.seeds == (0, 1, 2)
     for cell in cells(found):
-        _method(cell.config)  # a key that the method has no use for would be refused
+        method_of(cell.config)  # a key that the method has no use for would be refused
         assert cell.config.validation == 0.1  # all methods train on the same split
         assert cell.config.temperature in ("holdout", "pilot")
     assert set(found.labels) == set(found.methods)

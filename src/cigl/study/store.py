@@ -10,15 +10,13 @@ runs/<digest>/masks.json   accuracy of W and of Z*W, where the study draws masks
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cigl.errors import CiglError
-from cigl.files import write
+from cigl.files import locked, write
 from cigl.study.grid import Cell, Study, cells
 from cigl.train.config import read_keys
 from cigl.train.folder import RunFolder
@@ -63,7 +61,7 @@ class StudyFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CiglError(f"{self.path} can't be written to: {error.strerror}; choose another --out.") from error
-        with self._locked():
+        with locked(self.path / "lock"):
             if self.file.is_file():
                 self._refuse_other(study, runs)
                 there = self.read()
@@ -84,12 +82,6 @@ class StudyFolder:
             )
         if runs is not None and runs.resolve() != self.runs.resolve():
             raise CiglError(f"the study in {self.path} has its runs in {self.runs}: leave --runs out.")
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        with (self.path / "lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
 
     def read(self) -> Study:
         if not self.file.is_file():

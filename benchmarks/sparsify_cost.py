@@ -3,7 +3,7 @@
 The bare step is SGD with momentum on the same parameters. A CigL step is everything that cigl adds to the
 user's loop (Z on, gradients masked, Z off) and the optimizer's step itself; a topology update is what a
 step with a round adds to that. For these the network's own forward and backward are left out: gradients are
-put in place and the sparsifier is told what its hooks would tell it. The last column times whole training
+put in place and what the hooks would report is reported by hand. The last column times whole training
 steps, forward and backward and all, against the same without cigl. One thread; all variants interleaved in
 one process; medians. Usage: python benchmarks/sparsify_cost.py
 """
@@ -74,11 +74,11 @@ class Sparse(Bare):
         )
 
     def __call__(self) -> None:
-        self.sparse.on_forward(True)
+        loop = self.sparse._loop
+        loop.on_forward(True)
         for layer in self.sparse.layers:
-            if self.sparse.wants_incoming:
-                self.sparse.on_incoming(layer, layer.parameter.grad)
-            self.sparse.on_gradient(layer)
+            loop.on_dense_gradient(layer, layer.parameter.grad)
+            loop.on_gradient(layer)
         self.optimizer.step()
 
 

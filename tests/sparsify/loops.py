@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Callable, Iterator
 
@@ -84,3 +85,26 @@ def assert_zero_outside(sparse: cigl.Sparsifier) -> None:
 
 def states_equal(a: dict, b: dict) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def fresh(method, optimizer="sgd", seed=0, **options):
+    """A model with batch norm, its optimizer and its sparsifier, always from the same initialisation."""
+    torch.manual_seed(0)
+    model = mlp(normalise=True)
+    kinds = {
+        "sgd": lambda: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3),
+        "adamw": lambda: torch.optim.AdamW(model.parameters(), lr=0.01),
+    }
+    opt = kinds[optimizer]()
+    return model, opt, attach(model, opt, method, seed=seed, **options)
+
+
+def through_a_file(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)  # tensors and plain values only
+
+
+def saved(model, optimizer, sparse):
+    return through_a_file((model.state_dict(), optimizer.state_dict(), sparse.state_dict()))

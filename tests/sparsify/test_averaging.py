@@ -40,7 +40,7 @@ def test_states_round_trip():
         for i in range(3):
             collection.add({"w": torch.full((2,), float(i))})
         copy = Mean(True) if isinstance(collection, Mean) else Snapshots()
-        copy.load_state_dict(collection.state_dict())
+        copy.load_state_dict(collection.state_dict(), {"w": torch.zeros(2)})
         for each in (copy, collection):
             each.add({"w": torch.full((2,), 7.0)})
         assert copy.count == collection.count == 4

@@ -1,39 +1,17 @@
 """Resume is bit-identical, and states that don't fit are named."""
 
-import io
+import copy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from loops import attach, batch, mlp, run, sgd, states_equal
+from loops import attach, batch, fresh, mlp, run, saved, sgd, states_equal
 
 import cigl
 
 METHODS = list(cigl.methods())
-
-
-def fresh(method, optimizer="sgd", seed=0, **options):
-    torch.manual_seed(0)
-    model = mlp(normalise=True)
-    kinds = {
-        "sgd": lambda: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3),
-        "adamw": lambda: torch.optim.AdamW(model.parameters(), lr=0.01),
-    }
-    opt = kinds[optimizer]()
-    return model, opt, attach(model, opt, method, seed=seed, **options)
-
-
-def through_a_file(state):
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)  # tensors and plain values only
-
-
-def saved(model, optimizer, sparse):
-    return through_a_file((model.state_dict(), optimizer.state_dict(), sparse.state_dict()))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -93,58 +71,6 @@ def test_saved_in_the_middle_of_a_step():
     assert states_equal(model.state_dict(), again.state_dict())
 
 
-def test_attaching_after_loading_is_named():
-    model, optimizer, sparse = fresh("cigl")
-    run(model, optimizer, 10)
-    state = saved(model, optimizer, sparse)
-    torch.manual_seed(0)
-    again = mlp(normalise=True)
-    again.load_state_dict(state[0])
-    optimizer_again = sgd(again, momentum=0.9)
-    with pytest.warns(cigl.CiglWarning, match="to resume, load the weights after attaching"):
-        sparse_again = cigl.attach(
-            again, optimizer_again, "cigl", sparsity=0.7, epochs=10, steps_per_epoch=4, update_every=3
-        )
-    sparse_again.load_state_dict(state[2])
-    with pytest.raises(cigl.CiglError, match="only then load the model's, the optimizer's and the sparsifier's"):
-        run(again, optimizer_again, 1, first=11)
-
-
-def test_a_state_of_another_moment_is_named():
-    model, optimizer, sparse = fresh("cigl")
-    run(model, optimizer, 10)
-    early = saved(model, optimizer, sparse)
-    run(model, optimizer, 1, first=11)
-    late = saved(model, optimizer, sparse)
-    again, optimizer_again, sparse_again = fresh("cigl")
-    again.load_state_dict(late[0])
-    optimizer_again.load_state_dict(late[1])
-    sparse_again.load_state_dict(early[2])
-    with pytest.raises(cigl.CiglError, match=r"0\.weight are not those .* \(step 10\)"):
-        run(again, optimizer_again, 1, first=12)
-    with pytest.raises(cigl.CiglError, match="not those"):
-        sparse_again.finalize(average=False)
-
-
-def test_weights_outside_the_mask_are_named():
-    model, optimizer, _ = fresh("cigl")
-    run(model, optimizer, 10)
-    again, optimizer_again, _ = fresh("cigl", seed=1)
-    again.load_state_dict(model.state_dict())  # and the sparsifier's state forgotten
-    with pytest.raises(cigl.CiglError, match=r"non-zeros outside the mask of 0\.weight: load the sparsifier's state"):
-        run(again, optimizer_again, 1, first=11)
-
-
-def test_loading_the_models_own_weights_back_is_fine():
-    model, optimizer, sparse = fresh("rigl")
-    run(model, optimizer, 4)
-    state = {name: value.clone() for name, value in model.state_dict().items()}
-    model(batch(5)[0])
-    model.load_state_dict(state)
-    run(model, optimizer, 4, first=5)
-    assert sparse.step == 8
-
-
 @pytest.mark.parametrize(
     ("other", "message"),
     [
@@ -200,33 +126,6 @@ def test_loading_in_the_middle_of_a_step_loses_no_weight(what):
     run(model, optimizer, 2, first=5)
 
 
-def test_an_optimizer_state_of_another_moment_is_named():
-    model, optimizer, sparse = fresh("cigl")
-    run(model, optimizer, 4)
-    early = saved(model, optimizer, sparse)
-    run(model, optimizer, 8, first=5)
-    late = saved(model, optimizer, sparse)
-    again, optimizer_again, sparse_again = fresh("cigl")
-    for target, state in ((again, late[0]), (optimizer_again, early[1]), (sparse_again, late[2])):
-        target.load_state_dict(state)
-    with (
-        pytest.warns(cigl.CiglWarning, match=r"optimizer's state of 0\.weight is not the one that was saved"),
-        pytest.raises(cigl.CiglError, match=r"state loaded into the optimizer has \d+ non-zeros \(momentum_buffer\)"),
-    ):
-        run(again, optimizer_again, 1, first=13)
-
-
-def test_an_optimizer_state_that_was_not_loaded_is_warned_of():
-    model, optimizer, sparse = fresh("cigl")
-    run(model, optimizer, 4)
-    state = saved(model, optimizer, sparse)
-    again, optimizer_again, sparse_again = fresh("cigl")
-    again.load_state_dict(state[0])
-    sparse_again.load_state_dict(state[2])
-    with pytest.warns(cigl.CiglWarning, match="training will not go on as it would have"):
-        run(again, optimizer_again, 1, first=5)
-
-
 @pytest.mark.parametrize("damage", ["step", "collection", "fingerprint", "mask", "count"])
 def test_a_damaged_state_is_refused_whole(damage):
     model, optimizer, sparse = fresh("cigl")
@@ -252,3 +151,108 @@ def test_a_state_does_not_change_when_training_goes_on():
     before = str(state)
     run(model, optimizer, 4, first=37)
     assert str(state) == before
+
+
+def bits(value):
+    """Everything in a nested state, exactly, in a form that can be compared."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, tuple(value.shape), value.detach().numpy().tobytes()
+    if isinstance(value, dict):
+        return {name: bits(part) for name, part in value.items()}
+    return [bits(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+def everything(model, optimizer, sparse):
+    holding = list(model.parameters())  # in the middle of a step: M*Z*W
+    return bits([holding, model.state_dict(), optimizer.state_dict(), sparse.state_dict(), sparse.random_masks])
+
+
+LAYER = ("layers", "3.weight")
+SMALL, FLOATS = torch.ones(2, 2, dtype=torch.bool), torch.zeros(4, 24)
+DELETED = object()
+CORRUPTIONS = [
+    (method, path, value)
+    for method, paths in {
+        "cigl": {
+            ("step",): [DELETED, None, -1, 1.5, "4", True, [4]],
+            ("method",): [DELETED, None, {}, 3],
+            ("settings",): [DELETED, None, {}, "x"],
+            ("layers",): [None, {}, [], 5],
+            LAYER: [DELETED, None, {}, 7],
+            ("layers", "extra"): [{}],
+            (*LAYER, "mask"): [DELETED, None, SMALL, FLOATS, 3, [True]],
+            (*LAYER, "explored"): [DELETED, None, SMALL, FLOATS, FLOATS.bool(), 3],
+            (*LAYER, "memory"): [DELETED, None, {"momentum": FLOATS}, 3],
+            (*LAYER, "fingerprint"): [DELETED, None, "abc", 1.5],
+            (*LAYER, "optimizer"): [DELETED, None, {"momentum_buffer": "abc"}, 3],
+            (*LAYER, "surplus"): [1],
+            ("places",): [DELETED, None, {"0.weight": "many"}, {"other": 3}, 3, {"0.weight": -1}],
+            ("collection",): [DELETED, None, {}, [], 3],
+            ("collection", "count"): [DELETED, None, -1, "2", 1.5, True, 0],
+            ("collection", "mean"): [DELETED, None, {}, [1], 3],
+            ("collection", "mean", "0.bias"): [DELETED, None, torch.zeros(3), torch.zeros(24, dtype=torch.int64), "x"],
+            ("collection", "mean", "other"): [torch.zeros(3)],
+            ("collection", "squares"): [DELETED, None, {"0.bias": torch.zeros(24)}],
+        },
+        "snfs": {
+            (*LAYER, "memory"): [DELETED, None, {}, {"other": FLOATS}],
+            (*LAYER, "memory", "momentum"): [DELETED, None, torch.zeros(2), FLOATS.double(), FLOATS.bool(), "x"],
+            (*LAYER, "memory", "other"): [FLOATS],
+            ("collection",): [{"count": 0, "mean": {}, "squares": {}}],
+        },
+        "cigl-no-wma": {
+            ("collection", "models"): [DELETED, None, 3, [{}], [None]],
+            ("collection", "models", 0, "0.bias"): [DELETED, None, torch.zeros(3), "x"],
+            ("collection", "models", 0, "1.running_mean"): [None],
+        },
+    }.items()
+    for path, values in paths.items()
+    for value in values
+]
+
+
+@pytest.fixture(scope="module")
+def late_states():
+    """Of each method: a state near the end of training, which holds something of everything."""
+    states = {}
+    for method in {method for method, _, _ in CORRUPTIONS}:
+        model, optimizer, sparse = fresh(method)
+        run(model, optimizer, 37)
+        states[method] = saved(model, optimizer, sparse)[2]
+    return states
+
+
+@pytest.mark.parametrize(("method", "path", "value"), CORRUPTIONS)
+def test_a_refused_state_changes_nothing(method, path, value, late_states):
+    state = copy.deepcopy(late_states[method])
+    place = state
+    for name in path[:-1]:
+        place = place[name]
+    if value is DELETED:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    model, optimizer, sparse = fresh(method)
+    run(model, optimizer, 4)
+    model(batch(5)[0])  # in the middle of a step
+    before = everything(model, optimizer, sparse)
+    with pytest.raises(cigl.CiglError, match=r"take an earlier checkpoint|is of another run|not a state of a cigl"):
+        sparse.load_state_dict(state)
+    assert everything(model, optimizer, sparse) == before
+
+
+def test_training_continues_after_a_refused_state_as_if_it_had_never_been_offered(late_states):
+    results = []
+    for offered in (False, True):
+        model, optimizer, sparse = fresh("snfs")
+        run(model, optimizer, 4)
+        if offered:
+            state = copy.deepcopy(late_states["snfs"])
+            state["layers"]["3.weight"]["explored"] = SMALL
+            with pytest.raises(
+                cigl.CiglError, match=r"the explored mask of 3\.weight is torch\.bool of shape \(2, 2\)"
+            ):
+                sparse.load_state_dict(state)
+        run(model, optimizer, 8, first=5)
+        results.append(everything(model, optimizer, sparse))
+    assert results[0] == results[1]

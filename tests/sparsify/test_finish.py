@@ -1,5 +1,6 @@
 import copy
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -143,6 +144,26 @@ def test_methods_without_members_say_so():
     _, sparse, _ = trained("rigl-mcdp")
     with pytest.raises(cigl.CiglError, match="say how many"):
         sparse.members()
+
+
+@pytest.mark.parametrize("n", ["2", 2.0, True, 0, -1, [2], "a"])
+def test_how_many_is_a_whole_number(n):
+    method = cigl.method("cigl", second_moment=True, update_every=3)
+    for sparse in (trained("cigl-no-wma")[1], trained("rigl-mcdp")[1]):
+        with pytest.raises(cigl.CiglError, match=r"n is .*: say how many models"):
+            sparse.members(n)
+    _, sparse, _ = trained(method)
+    with pytest.raises(cigl.CiglError, match=r"n is .*: say how many models"):
+        sparse.sample_posterior(n)
+    with pytest.raises(cigl.CiglError, match=r"n is None: say how many models"):
+        sparse.sample_posterior(None)
+    with pytest.raises(cigl.CiglError, match=r"seed is '2': give a whole number"):
+        sparse.sample_posterior(2, seed="2")
+
+
+def test_numpys_whole_numbers_are_welcome():
+    assert len(trained("cigl-no-wma")[1].members(np.int64(2))) == 2
+    assert len(trained("rigl-mcdp")[1].members(np.int32(3))) == 3
 
 
 def test_the_posterior_has_the_moments_of_the_snapshots():

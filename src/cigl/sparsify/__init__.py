@@ -1,8 +1,11 @@
-"""How a network is trained sparse."""
+"""How a network is trained sparse.
 
-from cigl.sparsify.attach import attach
+``attach`` and ``methods`` are modules that can be called like the function they are named after.
+"""
+
+from cigl.sparsify import attach, methods
 from cigl.sparsify.batch_norm import reestimate_batch_norm
-from cigl.sparsify.methods import Method, method, methods
+from cigl.sparsify.methods import Method, method
 from cigl.sparsify.schedule import constant, cosine, linear
 from cigl.sparsify.sparsifier import Sparsifier
 from cigl.sparsify.summary import Summary

@@ -10,13 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
+from cigl.callable_module import make_callable
 from cigl.errors import CiglError, CiglWarning, unknown
 from cigl.sparsify import topology
 from cigl.sparsify.binding import is_attached, unwrap
 from cigl.sparsify.distribution import allocate
-from cigl.sparsify.layer import Layer, as_scores, put
-from cigl.sparsify.methods import Method, changed, is_number, is_whole
+from cigl.sparsify.elements import as_scores, fill
+from cigl.sparsify.layer import Layer
+from cigl.sparsify.methods import Method, changed
 from cigl.sparsify.methods import method as from_catalogue
+from cigl.sparsify.options import is_number, is_whole
 from cigl.sparsify.schedule import Decay, Timetable
 from cigl.sparsify.select import LayerChoice, select
 from cigl.sparsify.sparsifier import Sparsifier
@@ -46,7 +49,7 @@ def attach(
     Args:
         model: Any module; its parameter names and ``state_dict`` keys stay as they are.
         optimizer: The optimizer that holds the model's parameters.
-        method: A name from ``cigl.methods()``, or a method object of one's own.
+        method: A name from ``cigl.methods()``, or one's own: an object, or ``"package.module:name"``.
         sparsity: The share of zeros among the selected weights, from 0 to below 1.
         epochs, steps_per_epoch: The length of training, in optimizer steps (not batches).
         distribution: How the layers share the weights: "erk", "er" or "uniform".
@@ -105,9 +108,13 @@ def attach(
         if rescale:
             _rescale(layer)
     settings = {
-        "sparsity": float(sparsity), "epochs": epochs, "steps_per_epoch": steps_per_epoch, "distribution": distribution,
-        "layers": dict(layers or {}), "seed": seed,
-    }  # fmt: skip
+        "sparsity": float(sparsity),
+        "epochs": epochs,
+        "steps_per_epoch": steps_per_epoch,
+        "distribution": distribution,
+        "layers": dict(layers or {}),
+        "seed": seed,
+    }
     return Sparsifier(model, optimizer, chosen, table, bound, settings)
 
 
@@ -133,10 +140,11 @@ def _check_times(method: Method, table: Timetable) -> None:
                 f"{method.name} would never prune: its first round is due at step {table.update_every}, but "
                 f"rounds end at step {table.update_end} of {table.steps}; set a smaller update_every."
             )
-        warnings.warn(
+        message = (
             f"the topology will never change: the first round is due at step {table.update_every}, but rounds end "
-            f"at step {table.update_end} of {table.steps}; set a smaller update_every.", CiglWarning, stacklevel=3,
-        )  # fmt: skip
+            f"at step {table.update_end} of {table.steps}; set a smaller update_every."
+        )
+        warnings.warn(message, CiglWarning, stacklevel=3)
     if rounds and snapshots and rounds[-1] >= snapshots[0] and not method.resparsify:
         raise CiglError(
             f"averaging would start at step {snapshots[0]}, while the topology still changes up to step "
@@ -144,10 +152,11 @@ def _check_times(method: Method, table: Timetable) -> None:
         )
     few = len(snapshots) < 5 and method.average_of == "Z*W" and not method.keep_snapshots
     if few and method.random_mask:
-        warnings.warn(
+        message = (
             f"only {len(snapshots)} snapshots will be averaged, so much of Z's noise stays in the result: "
-            "cigl.method('cigl', average_of='p*W') averages its expectation instead.", CiglWarning, stacklevel=3,
-        )  # fmt: skip
+            "cigl.method('cigl', average_of='p*W') averages its expectation instead."
+        )
+        warnings.warn(message, CiglWarning, stacklevel=3)
 
 
 def _check_optimizer(optimizer: Optimizer, parameters: list[tuple[str, Tensor]]) -> None:
@@ -171,11 +180,11 @@ def _check_not_sparse(parameters: list[tuple[str, Tensor]]) -> None:
     for name, parameter in parameters:
         zeros = float((parameter == 0).float().mean())
         if 0.5 <= zeros < 1:
-            warnings.warn(
+            message = (
                 f"{zeros:.0%} of {name} is zero already, and a new random mask will zero most of the rest: to "
-                "resume, load the weights after attaching; to start from them, use initial='magnitude'.",
-                CiglWarning, stacklevel=3,
-            )  # fmt: skip
+                "resume, load the weights after attaching; to start from them, use initial='magnitude'."
+            )
+            warnings.warn(message, CiglWarning, stacklevel=3)
             return
 
 
@@ -184,7 +193,7 @@ def _initial_mask(layer: Layer, method: Method, initial: str) -> Tensor:
         return torch.ones(layer.shape, dtype=torch.bool)
     mask = torch.zeros(layer.shape, dtype=torch.bool)
     score = layer.weight.abs() if initial == "magnitude" else layer.uniform("initial", 0)
-    put(mask, torch.from_numpy(topology.largest(as_scores(score), layer.target)), 1)
+    fill(mask, torch.from_numpy(topology.largest(as_scores(score), layer.target)), 1)
     return mask
 
 
@@ -197,3 +206,6 @@ def _rescale(layer: Layer) -> None:
     if getattr(layer.selected.owners[0].module, "transposed", False):
         full = full.transpose(1, 2)
     layer.weight.mul_(full.reshape(layer.shape).to(layer.weight.dtype))
+
+
+make_callable(__name__)

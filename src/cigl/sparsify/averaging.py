@@ -31,7 +31,7 @@ class Mean:
     def add(self, values: Values) -> None:
         self.count += 1
         for name, value in values.items():
-            value = value.detach().to(torch.promote_types(value.dtype, torch.float32))
+            value = value.detach().to(_wide(value.dtype))
             if self.count == 1:
                 self.mean[name] = value.clone()
                 if self.second_moment:
@@ -50,10 +50,14 @@ class Mean:
         mean, squares = ({name: value.clone() for name, value in part.items()} for part in (self.mean, self.squares))
         return {"count": self.count, "mean": mean, "squares": squares}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.count = int(state["count"])
-        self.mean = {name: value.clone() for name, value in state["mean"].items()}
-        self.squares = {name: value.clone() for name, value in state["squares"].items()}
+    def load_state_dict(self, state: Mapping[str, Any], parameters: Values) -> None:
+        """``parameters`` are the model's: what was averaged must have their names and shapes."""
+        count = state["count"]
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise ValueError(f"{count!r} snapshots were averaged")
+        wide = {name: p.to(_wide(p.dtype)) for name, p in parameters.items()} if count else {}
+        mean, squares = _fitting(state["mean"], wide), _fitting(state["squares"], wide if self.second_moment else {})
+        self.count, self.mean, self.squares = count, mean, squares
 
 
 class Snapshots:
@@ -72,8 +76,23 @@ class Snapshots:
     def state_dict(self) -> dict[str, Any]:
         return {"models": [dict(model) for model in self.models]}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.models = [{name: value.clone() for name, value in model.items()} for model in state["models"]]
+    def load_state_dict(self, state: Mapping[str, Any], parameters: Values) -> None:
+        """``parameters`` are the model's; a snapshot has its buffers besides."""
+        self.models = [_fitting(model, parameters, others=True) for model in state["models"]]
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _fitting(values: Values, expected: Values, others: bool = False) -> dict[str, Tensor]:
+    """Copies of the values, on the devices of the ``expected`` ones, if names, shapes and types fit."""
+    for name, known in expected.items():
+        if name not in values or values[name].shape != known.shape or values[name].dtype != known.dtype:
+            raise ValueError(f"what was collected of {name} does not fit the model")
+    if not others and (unknown := values.keys() - expected.keys()):
+        raise ValueError(f"{min(unknown)} was collected, which is not in the model")
+    return {name: value.to(expected.get(name, value).device, copy=True) for name, value in values.items()}
 
 
 Collection = Mean | Snapshots

@@ -1,9 +1,10 @@
-"""The hooks: how a user's unchanged loop tells the sparsifier what is happening.
+"""The hooks: how a user's unchanged loop reports what is happening.
 
-    model(x)           -> on_forward(training)   once per call, from the root or from whichever part is called
-    loss.backward()    -> on_incoming(layer, g)  a micro-batch's dense gradient, where it is wanted
-                       -> on_gradient(layer)     when a selected parameter's p.grad is complete
+    model(x)           -> on_forward(training)         once per call, from the root or from whichever part is called
+    loss.backward()    -> on_dense_gradient(layer, g)  a micro-batch's, before it is accumulated
+                       -> on_gradient(layer)           when a selected parameter's p.grad is complete
     optimizer.step()   -> on_step_begin(), on_step_end()   not for steps that a GradScaler skips
+    load_state_dict()  -> on_load_begin(), on_load_end()   of the model, a part of it, or the optimizer (end only)
 
 Nothing of it survives in copies: a deep copy or a pickle of the model holds inert hooks.
 """
@@ -24,10 +25,8 @@ from cigl.sparsify.layer import Layer
 
 
 class Listener(Protocol):
-    wants_incoming: bool
-
     def on_forward(self, training: bool) -> None: ...
-    def on_incoming(self, layer: Layer, gradient: Tensor) -> None: ...
+    def on_dense_gradient(self, layer: Layer, gradient: Tensor) -> None: ...
     def on_gradient(self, layer: Layer) -> None: ...
     def on_step_begin(self) -> None: ...
     def on_step_end(self) -> None: ...
@@ -135,6 +134,10 @@ class Binding:
     def _add(self, handle: Any) -> None:
         self._handles.append(handle)
 
+    @property
+    def is_removed(self) -> bool:
+        return not self._handles
+
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
@@ -175,7 +178,7 @@ def _true_weights(layer: Layer, attribute: str) -> Callable[..., None]:
     """``state_dict()`` holds M*W also while Z is in force."""
 
     def hook(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-        if layer.off is not None and prefix + attribute in state:
+        if layer.set_aside is not None and prefix + attribute in state:
             state[prefix + attribute] = layer.true_weight()
 
     return hook
@@ -190,8 +193,8 @@ def _on_gradient(layer: Layer, listener: Listener) -> list[Any]:
 
     def before(gradient: Tensor) -> None:
         layer, listener = weak_layer(), weak_listener()
-        if layer is not None and listener is not None and listener.wants_incoming:
-            listener.on_incoming(layer, gradient)
+        if layer is not None and listener is not None:
+            listener.on_dense_gradient(layer, gradient)
 
     def after(_: Tensor) -> None:
         layer, listener = weak_layer(), weak_listener()
@@ -228,17 +231,3 @@ class TrueCopies:
         mine = ("__deepcopy__", "__reduce_ex__")
         plain.__dict__.update({name: value for name, value in parameter.__dict__.items() if name not in mine})
         return plain.__reduce_ex__(protocol)
-
-
-def active_ddp() -> DistributedDataParallel | None:
-    """The DistributedDataParallel module in whose forward we are, if any."""
-    getter = getattr(DistributedDataParallel, "_get_active_ddp_module", None)
-    found = getter() if getter is not None else None
-    return found if isinstance(found, DistributedDataParallel) else None
-
-
-def mean_over_processes(tensor: Tensor, ddp: DistributedDataParallel) -> None:
-    """What DDP does to p.grad, for the kept dense gradient: it was kept before the all-reduce."""
-    group = ddp.process_group
-    torch.distributed.all_reduce(tensor, group=group)
-    tensor /= torch.distributed.get_world_size(group)

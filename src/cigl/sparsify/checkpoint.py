@@ -1,86 +1,32 @@
-"""Saving and going on: the sparsifier's state, and the checks that it fits the weights beside it.
+"""The sparsifier's state: saved as tensors and plain values only, and read back whole or not at all.
 
-A state is tensors and plain values only. It carries a checksum of each selected weight, because masks and
-weights of different moments look alike and silently train on: the first training forward after a load
-compares. Whatever the order of the loads, a wrong one is named there.
+It carries a checksum of each selected weight and its optimizer state, which checks.py compares at the first
+training forward after a load.
 """
 
 from __future__ import annotations
 
-import warnings
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
-from cigl.errors import CiglError, CiglWarning
+from cigl.errors import CiglError
+from cigl.sparsify.averaging import Collection
+from cigl.sparsify.checks import Fingerprints, fingerprints
 from cigl.sparsify.layer import Layer
+from cigl.sparsify.options import is_whole
 
 if TYPE_CHECKING:
     from cigl.sparsify.sparsifier import Sparsifier
 
 VERSION = 1
-Fingerprints = Mapping[str, tuple[int, Mapping[str, int]]]  # of each layer's weights and optimizer state
-
-
-def save(sparse: Sparsifier) -> dict[str, Any]:
-    return {
-        "version": VERSION,
-        "step": sparse.step,
-        "settings": dict(sparse.settings),
-        "method": sparse.method.describe(),
-        "layers": {
-            layer.name: {
-                "mask": layer.mask,
-                "explored": layer.explored.clone(),
-                "memory": {name: value.clone() for name, value in layer.memory.items()},
-                "fingerprint": fingerprint(layer.true_weight()),
-                "optimizer": {name: fingerprint(state) for name, state in layer.states(sparse.optimizer)},
-            }
-            for layer in sparse.layers
-        },
-        "collection": None if sparse.collection is None else sparse.collection.state_dict(),
-        "places": dict(sparse.calls.places),
-    }
-
-
-def load(sparse: Sparsifier, state: Mapping[str, Any]) -> Fingerprints:
-    """Take the state over, or refuse it with nothing changed; returns the fingerprints to be met."""
-    if not isinstance(state, Mapping) or not {"version", "layers"} <= state.keys():
-        raise CiglError("this is not a state of a cigl sparsifier: save it with sparse.state_dict().")
-    if state["version"] != VERSION:
-        raise CiglError(f"this state has format version {state['version']}; this cigl reads {VERSION}.")
-    try:
-        for what, mine in (("method", sparse.method.describe()), ("settings", sparse.settings)):
-            _same(f"{what} ", mine, state[what])
-        parts = {name: _Part(**part) for name, part in state["layers"].items()}
-        step, collection = int(state["step"]), sparse.method.collection()
-        places = {str(name): int(count) for name, count in state["places"].items()}
-        shapes = {name: tuple(part.mask.shape) for name, part in parts.items()}
-        _same("layer ", {layer.name: tuple(layer.shape) for layer in sparse.layers}, shapes)
-        for layer in sparse.layers:
-            _check_count(layer, int(parts[layer.name].mask.sum()), sparse.method.starts_dense)
-        if collection is not None:
-            collection.load_state_dict(state["collection"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CiglError(f"this sparsifier state is damaged ({error!r}): take an earlier checkpoint.") from error
-    sparse.take_back_z()
-    for layer in sparse.layers:
-        part = parts[layer.name]
-        layer.set_mask(part.mask, part.explored)
-        layer.memory = {name: value.to(layer.bits.device, copy=True) for name, value in part.memory.items()}
-    sparse.collection, sparse.step = collection, step
-    sparse.calls.restore(places)
-    sparse.take_back_z()
-    return {name: (part.fingerprint, part.optimizer) for name, part in parts.items()}
 
 
 @dataclass(frozen=True)
-class _Part:
+class SavedLayer:
     """What is saved of a layer."""
 
     mask: Tensor
@@ -90,14 +36,99 @@ class _Part:
     optimizer: Mapping[str, int]
 
 
-def _check_count(layer: Layer, count: int, may_be_more: bool) -> None:
-    if count != layer.target and not (may_be_more and layer.target < count <= layer.size):
-        raise CiglError(
-            f"the saved mask of {layer.name} has {count} ones instead of {layer.target}: take an earlier checkpoint."
-        )
+@dataclass(frozen=True)
+class SavedState:
+    """A state that was checked to fit."""
+
+    step: int
+    layers: Mapping[str, SavedLayer]
+    collection: Collection | None
+    places: dict[str, int]
+
+    @property
+    def fingerprints(self) -> Fingerprints:
+        return {name: (layer.fingerprint, layer.optimizer) for name, layer in self.layers.items()}
 
 
-def _same(what: str, mine: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+def save(sparse: Sparsifier, places: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "step": sparse.step,
+        "settings": dict(sparse.settings),
+        "method": sparse.method.describe(),
+        "layers": {layer.name: _save_layer(layer, sparse) for layer in sparse.layers},
+        "collection": None if sparse.collection is None else sparse.collection.state_dict(),
+        "places": dict(places),
+    }
+
+
+def _save_layer(layer: Layer, sparse: Sparsifier) -> dict[str, Any]:
+    weights, states = fingerprints(layer, sparse.optimizer)
+    return {
+        "mask": layer.mask,
+        "explored": layer.explored.clone(),
+        "memory": {name: value.clone() for name, value in layer.memory.items()},
+        "fingerprint": weights,
+        "optimizer": states,
+    }
+
+
+def read(sparse: Sparsifier, state: Mapping[str, Any]) -> SavedState:
+    """Check everything, change nothing."""
+    if not isinstance(state, Mapping) or not {"version", "layers"} <= state.keys():
+        raise CiglError("this is not a state of a cigl sparsifier: save it with sparse.state_dict().")
+    if state["version"] != VERSION:
+        raise CiglError(f"this state has format version {state['version']}; this cigl reads {VERSION}.")
+    try:
+        return _read(sparse, state)
+    except CiglError:
+        raise
+    except Exception as error:  # a damaged file can hold anything
+        what = error if type(error) is ValueError else repr(error)
+        raise CiglError(f"this sparsifier state is damaged ({what}): take an earlier checkpoint.") from error
+
+
+def _read(sparse: Sparsifier, state: Mapping[str, Any]) -> SavedState:
+    for what, mine in (("method", sparse.method.describe()), ("settings", sparse.settings)):
+        _check_same(f"{what} ", mine, state[what])
+    layers = {name: SavedLayer(**part) for name, part in state["layers"].items()}
+    shapes = {name: tuple(saved.mask.shape) for name, saved in layers.items()}
+    _check_same("layer ", {layer.name: tuple(layer.shape) for layer in sparse.layers}, shapes)
+    for layer in sparse.layers:
+        _check_layer(layer, layers[layer.name], may_be_denser=sparse.method.starts_dense)
+    if not is_whole(state["step"]) or state["step"] < 0:
+        raise ValueError(f"step {state['step']!r}")
+    collection = sparse.method.collection()
+    if collection is not None:
+        collection.load_state_dict(state["collection"], dict(sparse.model.named_parameters()))
+    elif state["collection"] is not None:
+        raise ValueError(f"method {sparse.method.name!r} collects nothing")
+    places = dict(state["places"])
+    if not set(places) <= set(layers) or not all(is_whole(count) and count >= 0 for count in places.values()):
+        raise ValueError(f"places {places}")
+    return SavedState(int(state["step"]), layers, collection, places)
+
+
+def _check_layer(layer: Layer, saved: SavedLayer, may_be_denser: bool) -> None:
+    for what, mask in (("mask", saved.mask), ("explored mask", saved.explored)):
+        if mask.dtype != torch.bool or mask.shape != layer.shape:
+            raise ValueError(f"the {what} of {layer.name} is {mask.dtype} of shape {tuple(mask.shape)}")
+    count = int(saved.mask.sum())
+    if count != layer.target and not (may_be_denser and layer.target < count <= layer.size):
+        raise ValueError(f"the mask of {layer.name} has {count} ones instead of {layer.target}")
+    if bool((saved.mask & ~saved.explored).any()):
+        raise ValueError(f"active weights of {layer.name} are not explored")
+    if saved.memory.keys() != layer.memory.keys():
+        raise ValueError(f"the method's memory of {layer.name} is {list(saved.memory)} instead of {list(layer.memory)}")
+    for name, value in saved.memory.items():
+        if value.dtype != torch.float32 or value.shape != layer.shape:
+            raise ValueError(f"{name} of {layer.name} is {value.dtype} of shape {tuple(value.shape)}")
+    checksums = [saved.fingerprint, *dict(saved.optimizer).values()]
+    if not all(is_whole(checksum) for checksum in checksums):
+        raise ValueError(f"the checksums of {layer.name} are {checksums}")
+
+
+def _check_same(what: str, mine: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
     for name in [*mine, *(extra for extra in saved if extra not in mine)]:
         here, there = mine.get(name), saved.get(name)
         if here != there:
@@ -107,68 +138,10 @@ def _same(what: str, mine: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
             )
 
 
-def fingerprint(tensor: Tensor) -> int:
-    """A checksum, bit by bit."""
-    return zlib.crc32(tensor.contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
-
-
-def check_fingerprints(sparse: Sparsifier, expected: Fingerprints) -> None:
+def apply(sparse: Sparsifier, saved: SavedState) -> None:
+    """Take the state over; the parameters must hold M*W."""
     for layer in sparse.layers:
-        weights, states = expected[layer.name]
-        if fingerprint(layer.true_weight()) != weights:
-            raise CiglError(
-                f"the weights of {layer.name} are not those that belong to the loaded sparsifier state (step "
-                f"{sparse.step}). Build the model, cigl.attach it, and only then load the model's, the "
-                "optimizer's and the sparsifier's states, all saved at the same moment: attaching to loaded "
-                "weights zeroes those outside a new mask."
-            )
-        if {name: fingerprint(state) for name, state in layer.states(sparse.optimizer)} != states:
-            warnings.warn(
-                f"the optimizer's state of {layer.name} is not the one that was saved with the sparsifier (step "
-                f"{sparse.step}), so training will not go on as it would have: load it after cigl.attach, from "
-                "the same moment.", CiglWarning, stacklevel=2,
-            )  # fmt: skip
-            return
-
-
-def check_zeros(sparse: Sparsifier) -> None:
-    """After the user has loaded something: nothing may lie outside M."""
-    for layer in sparse.layers:
-        outside = ~layer.mask
-        if stray := int(((layer.weight != 0) & outside).sum()):
-            raise CiglError(
-                f"the weights loaded into the model have {stray} non-zeros outside the mask of {layer.name}: "
-                "load the sparsifier's state of the same moment too (sparse.load_state_dict), or load the "
-                "weights first and then attach with initial='magnitude'."
-            )
-        for name, state in layer.states(sparse.optimizer):
-            if stray := int(((state != 0) & outside).sum()):
-                raise CiglError(
-                    f"the state loaded into the optimizer has {stray} non-zeros ({name}) outside the mask of "
-                    f"{layer.name}: load model, optimizer and sparsifier states that were saved at the same moment."
-                )
-
-
-def check_parameters(sparse: Sparsifier) -> None:
-    for layer in sparse.layers:
-        for owner in layer.selected.owners:
-            if owner.module._parameters.get(owner.attribute) is not layer.selected.parameter:
-                raise CiglError(
-                    f"the parameter {layer.name} was replaced after cigl.attach (by load_state_dict(assign="
-                    "True), sharding or the like): detach, and attach to the model as it is now."
-                )
-
-
-def check_same_masks(sparse: Sparsifier, ddp: DistributedDataParallel) -> None:
-    """Under DDP every process must have the same M: it is never sent around."""
-    sums = [zlib.crc32(layer.mask.contiguous().cpu().numpy().data) for layer in sparse.layers]
-    mine = torch.tensor(sums, device=sparse.layers[0].mask.device)
-    low, high = mine.clone(), mine.clone()
-    torch.distributed.all_reduce(low, torch.distributed.ReduceOp.MIN, group=ddp.process_group)
-    torch.distributed.all_reduce(high, torch.distributed.ReduceOp.MAX, group=ddp.process_group)
-    for layer, same in zip(sparse.layers, (low == high).tolist(), strict=True):
-        if not same:
-            raise CiglError(
-                f"the processes hold different masks of {layer.name}: attach with the same seed everywhere, "
-                "and with initial='magnitude' only after the model was wrapped in DistributedDataParallel."
-            )
+        part = saved.layers[layer.name]
+        layer.set_mask(part.mask, part.explored)
+        layer.memory = {name: value.to(layer.bits.device, copy=True) for name, value in part.memory.items()}
+    sparse.collection, sparse.step = saved.collection, saved.step

@@ -11,11 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from cigl.errors import CiglError, CiglWarning
-from cigl.sparsify import random_mask
 from cigl.sparsify.averaging import Mean, Snapshots
 from cigl.sparsify.batch_norm import Forward, reestimate_batch_norm, running_norms
 from cigl.sparsify.binding import remove_hooks
-from cigl.sparsify.layer import as_scores, keep_only, put
+from cigl.sparsify.elements import as_scores, fill, keep_only
+from cigl.sparsify.options import is_whole
+from cigl.sparsify.random_mask import RandomMask
+from cigl.sparsify.random_numbers import key
 from cigl.sparsify.topology import largest
 
 if TYPE_CHECKING:
@@ -25,9 +27,10 @@ if TYPE_CHECKING:
 def finalize(sparse: Sparsifier, loader: Iterable[Any] | None, forward: Forward | None, average: bool) -> nn.Module:
     mean = sparse.collection if average and isinstance(sparse.collection, Mean) else None
     if mean is not None and not mean.count:
-        raise CiglError(f"there is nothing to average yet: {_progress(sparse)}; the first snapshot comes at step "
-                        f"{sparse.table.snapshot_steps[0]}. Train on, or take the current weights with "
-                        "finalize(average=False).")  # fmt: skip
+        raise CiglError(
+            f"there is nothing to average yet: {_progress(sparse)}; the first snapshot comes at step "
+            f"{sparse.table.snapshot_steps[0]}. Train on, or take the current weights with finalize(average=False)."
+        )
     if sparse.step < sparse.table.steps:
         warnings.warn(f"finalizing early: {_progress(sparse)}.", CiglWarning, stacklevel=3)
     _need_loader(sparse, loader, changed=changes_weights(sparse, average))
@@ -47,7 +50,9 @@ def changes_weights(sparse: Sparsifier, average: bool = True) -> bool:
     return bool(sparse.share) or (average and isinstance(sparse.collection, Mean))
 
 
-def members(sparse: Sparsifier, n: int | None) -> list[nn.Module]:
+def members(sparse: Sparsifier, n: int | None, random_mask: RandomMask) -> list[nn.Module]:
+    if n is not None:
+        n = _count(n)
     if isinstance(sparse.collection, Snapshots):
         snapshots = sparse.collection.models
         n = len(snapshots) if n is None else n
@@ -59,14 +64,14 @@ def members(sparse: Sparsifier, n: int | None) -> list[nn.Module]:
             f"method {sparse.method.name!r} has neither snapshots nor a random mask to draw members from; "
             "'cigl-no-wma' and 'rigl-mcdp' have."
         )
-    if not isinstance(n, int) or n < 1:
+    if n is None:
         raise CiglError("say how many masks to draw: members(n), n at least 1.")
     models = []
     for number in range(n):
         values = {}
-        for layer, off in zip(sparse.layers, sparse.draw("members", number), strict=True):
+        for layer, off in zip(sparse.layers, random_mask.draw("members", number), strict=True):
             values[layer.name] = layer.true_weight()
-            put(values[layer.name], off, 0)
+            fill(values[layer.name], off, 0)
         models.append(_plain_copy(sparse, values))
     return models
 
@@ -80,8 +85,9 @@ def sample_posterior(
             "the second moment was not kept: attach with a method that averages and keeps it, for example "
             "cigl.method('cigl', second_moment=True)."
         )
-    if not isinstance(n, int) or n < 1:
-        raise CiglError(f"n is {n!r}: say how many models to draw, at least 1.")
+    n = _count(n)
+    if not is_whole(seed):
+        raise CiglError(f"seed is {seed!r}: give a whole number.")
     if mean.count < 2:
         raise CiglError(f"{mean.count} snapshots give no variance: {_progress(sparse)}.")
     _need_loader(sparse, loader, changed=True)
@@ -92,13 +98,20 @@ def sample_posterior(
     for number in range(n):
         values = {}
         for name, value in mean.mean.items():
-            generator = torch.Generator().manual_seed(random_mask.key(seed, "posterior", number, name) >> 1)
+            generator = torch.Generator().manual_seed(key(int(seed), "posterior", number, name) >> 1)
             noise = torch.randn(value.shape, generator=generator, dtype=value.dtype).to(value.device)
             values[name] = value + variance[name].clamp_min(0).sqrt() * noise
         models.append(_plain_copy(sparse, values))
         if loader is not None:
             reestimate_batch_norm(models[-1], loader, forward)
     return models
+
+
+def _count(n: Any) -> int:
+    """numpy's whole numbers are welcome; "2", 2.0 and True are not."""
+    if not is_whole(n) or n < 1:
+        raise CiglError(f"n is {n!r}: say how many models, as a whole number of at least 1.")
+    return int(n)
 
 
 def _progress(sparse: Sparsifier) -> str:
@@ -119,7 +132,7 @@ def _cut_back(sparse: Sparsifier, mean: Mapping[str, Tensor]) -> dict[str, Tenso
     for layer in sparse.layers:
         value = values[layer.name].clone()
         bits = torch.zeros_like(value, dtype=torch.int8)
-        put(bits, torch.from_numpy(largest(as_scores(value.abs()), layer.target)).to(value.device), -1)
+        fill(bits, torch.from_numpy(largest(as_scores(value.abs()), layer.target)).to(value.device), -1)
         keep_only(value, bits)
         values[layer.name] = value
     return values

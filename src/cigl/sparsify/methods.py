@@ -3,7 +3,8 @@
 A method is a frozen dataclass. A field that is None says that the method has no such part, so that an
 option which would have no effect is refused. To make your own, change fields (``cigl.method("cigl",
 random_mask=0.05)``) or subclass and override one of the functions; then pass the object to
-``cigl.attach``.
+``cigl.attach``, or name it as ``package.module:name`` wherever a method is named. A field of its own, of
+type bool, int, float, str or Literal, is an option that ``method``, the command line and studies take.
 
 >>> class LeastUsed(RigL):
 ...     def grow_score(self, layer, step):
@@ -13,16 +14,19 @@ random_mask=0.05)``) or subclass and override one of the functions; then pass th
 from __future__ import annotations
 
 import math
-import numbers
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from cigl.callable_module import make_callable
 from cigl.errors import CiglError, unknown
+from cigl.references import load_reference
 from cigl.sparsify.averaging import Collection, Mean, Snapshots
-from cigl.sparsify.layer import Layer, read
+from cigl.sparsify.elements import read
+from cigl.sparsify.layer import Layer
+from cigl.sparsify.options import Option, check, is_number, options_of
 from cigl.sparsify.schedule import CycleTimetable, Decay, Timetable, constant, cosine
 
 
@@ -266,16 +270,28 @@ _CATALOGUE: dict[str, Method] = {
         DSTEE(),
         GMP(),
         CigL(),
-        CigL(name="cigl-no-rm", about="CigL without the random mask: RigL, averaged", random_mask=None,
-             average_of=None),
-        CigL(name="cigl-no-wma", about="CigL without averaging: keeps its snapshots, for averaged predictions",
-             keep_snapshots=True, second_moment=None, predicts_with="members"),
+        CigL(
+            name="cigl-no-rm",
+            about="CigL without the random mask: RigL, averaged",
+            random_mask=None,
+            average_of=None,
+        ),
+        CigL(
+            name="cigl-no-wma",
+            about="CigL without averaging: keeps its snapshots, for averaged predictions",
+            keep_snapshots=True,
+            second_moment=None,
+            predicts_with="members",
+        ),
         SupTickets(),
         WeightDropout(),
-        WeightDropout(name="rigl-mcdp", about="RigL with weight dropout; predicts with masks drawn at test time",
-                      predicts_with="members"),
+        WeightDropout(
+            name="rigl-mcdp",
+            about="RigL with weight dropout; predicts with masks drawn at test time",
+            predicts_with="members",
+        ),
     )
-}  # fmt: skip
+}
 
 
 def methods() -> dict[str, str]:
@@ -288,14 +304,25 @@ def methods() -> dict[str, str]:
 
 
 def method(name: str, **changes: Any) -> Method:
-    """A method of the catalogue, with some of its fields changed.
+    """A method of the catalogue, or one's own as ``package.module:name``, with some of its fields changed.
 
     >>> method("cigl", average_of="p*W", random_mask=0.05).random_mask
     0.05
     """
+    if ":" in name:
+        return changed(_by_reference(name), **changes)
     if name not in _CATALOGUE:
         raise unknown("method", name, _CATALOGUE)
     return changed(_CATALOGUE[name], **changes)
+
+
+def options(of: str | Method) -> dict[str, Option]:
+    """The options that a method takes, each with its type and default, as for ``method(name, **options)``.
+
+    >>> options("dst-ee")["c"]
+    Option(name='c', type=<class 'float'>, default=0.001, choices=())
+    """
+    return options_of(method(of) if isinstance(of, str) else of)
 
 
 def changed(base: Method, **changes: Any) -> Method:
@@ -313,31 +340,21 @@ def changed(base: Method, **changes: Any) -> Method:
     if is_number(changes.get("drop_fraction")) and base.drop_fraction is not None:
         changes["drop_fraction"] = replace(base.drop_fraction, start=float(changes["drop_fraction"]))
     result = replace(base, **changes)
-    _check(result)
+    check(result)
     return result
 
 
-def is_number(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+def _by_reference(text: str) -> Method:
+    """``package.module:name``: a method, a class of methods, or a function that returns one."""
+    found = load_reference(text, "method")
+    if callable(found):
+        try:
+            found = found()
+        except Exception as error:  # it is the user's, and can fail in any way
+            raise CiglError(f"{text} could not make a method: {type(error).__name__}: {error}") from error
+    if not isinstance(found, Method):
+        raise CiglError(f"{text} is a {type(found).__name__}, but must be or return a cigl.Method.")
+    return found
 
 
-def is_whole(value: object) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def _check(method: Method) -> None:
-    every, drop = method.update_every, method.drop_fraction
-    if every is not None and (not is_whole(every) or every < 1):
-        raise CiglError(f"update_every is {every!r}: give a whole number of steps, at least 1.")
-    if drop is not None and not (isinstance(drop, Decay) and 0 <= drop.start <= 1):
-        raise CiglError(f"drop_fraction is {drop!r}: give a share from 0 to 1, or for example cigl.linear(0.3).")
-    limits = {"update_until": (0.0, 1.0, "]"), "random_mask": (0.0, 1.0, ")"), "average_from": (0.0, 1.0, ")")}
-    for option, (low, high, bracket) in limits.items():
-        value = getattr(method, option)
-        if value is not None and not (is_number(value) and low <= value <= high and (bracket == "]" or value < high)):
-            raise CiglError(f"{option} is {value!r}: give a share in [{low:g}, {high:g}{bracket}.")
-    choices = {"average_of": ("Z*W", "p*W"), "final_weights": ("W", "p*W"), "start_variance": ("zero", "mean")}
-    for option, allowed in choices.items():
-        value = getattr(method, option)
-        if value is not None and value not in allowed:
-            raise unknown(option, value, allowed)
+make_callable(__name__)

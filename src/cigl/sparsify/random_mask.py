@@ -1,66 +1,43 @@
-"""Random numbers without a generator: a pure function of seed, stream, step, name and position.
-
-Resuming, another process and another device agree without any state, and torch's global generator is
-never touched. The mixing is MurmurHash3's 32-bit finalizer over position * odd constant, with the first
-half of a 64-bit key put in before it and the second half in its middle, so that two keys never give
-shifted copies of one sequence. It runs in numpy on the CPU for every device: only the positions of the
-few weights that are switched off travel.
-"""
+"""Z: which of the active weights a step switches off, drawn over all layers at once."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
-Positions = npt.NDArray[np.uint32]
-_MASK64 = (1 << 64) - 1
-LARGEST = 1 << 32  # positions are 32-bit
-
-
-def key(seed: int, stream: str, step: int, name: str) -> int:
-    """64 bits from everything but the position (SplitMix64 over the four)."""
-    return _absorb(_prefix(seed, stream, name), step)
+from cigl.sparsify.layer import Layer
+from cigl.sparsify.random_numbers import LARGEST, Positions, key, mix
 
 
-@lru_cache(maxsize=4096)
-def _prefix(seed: int, stream: str, name: str) -> int:
-    return _absorb(_absorb(_absorb(0, seed), zlib.crc32(stream.encode())), zlib.crc32(name.encode()))
+class RandomMask:
+    """Draws Z, and keeps the active positions of all layers from one draw to the next."""
 
+    def __init__(self, layers: Sequence[Layer], share: float, seed: int):
+        self.share = share
+        self._layers, self._seed = layers, seed
+        self._draw: Draw | None = None
 
-def _absorb(state: int, part: int) -> int:
-    state = (state ^ part & _MASK64) + 0x9E3779B97F4A7C15 & _MASK64
-    state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _MASK64
-    state = (state ^ state >> 27) * 0x94D049BB133111EB & _MASK64
-    return state ^ state >> 31
+    def draw(self, stream: str, number: int) -> list[Tensor]:
+        """The positions that a Z switches off in each layer."""
+        if self._draw is None:
+            self._draw = Draw(self.active())
+        off, counts = self._draw.off(self.share, self._seed, stream, number)
+        parts = torch.from_numpy(off).split(counts)
+        if all(layer.bits.is_cpu for layer in self._layers):
+            return list(parts)
+        return [part.to(layer.bits.device) for layer, part in zip(self._layers, parts, strict=True)]
 
+    def active(self) -> dict[str, Positions]:
+        """The active positions of each layer: known where Z is drawn in every step, else found in M."""
+        return self._draw.parts() if self._draw else {layer.name: layer.active() for layer in self._layers}
 
-def _mix(positions: Positions, spans: Sequence[tuple[int, int, int]]) -> Positions:
-    """Hash all positions at once; a span is (start, end, key) of one layer's part."""
-    h = positions * np.uint32(0x9E3779B9)
-    for start, end, k in spans:
-        h[start:end] ^= np.uint32(k & 0xFFFFFFFF)
-    t = h >> np.uint32(16)
-    h ^= t
-    h *= np.uint32(0x85EBCA6B)
-    for start, end, k in spans:
-        h[start:end] += np.uint32(k >> 32)
-    np.right_shift(h, np.uint32(13), out=t)
-    h ^= t
-    h *= np.uint32(0xC2B2AE35)
-    np.right_shift(h, np.uint32(16), out=t)
-    h ^= t
-    return h
-
-
-def uniform(size: int, seed: int, stream: str, step: int, name: str) -> npt.NDArray[np.float32]:
-    """One number in [0, 1) for each position of a tensor of ``size`` elements."""
-    h = _mix(np.arange(size, dtype=np.uint32), [(0, size, key(seed, stream, step, name))])
-    h >>= np.uint32(8)  # 24 bits are what a float32 holds exactly
-    return h.astype(np.float32) * np.float32(2.0**-24)
+    def mask_changed(self, active: Mapping[str, Positions] | None = None) -> None:
+        """M is another one, with these ``active`` positions if they are known."""
+        self._draw = Draw(active) if active is not None and self.share else None
 
 
 class Draw:
@@ -82,6 +59,6 @@ class Draw:
             (start, end, key(seed, stream, step, name))
             for start, end, name in zip(self.bounds, self.bounds[1:], self.names, strict=False)
         ]
-        ranks = np.flatnonzero(_mix(self.positions, spans) < np.uint32(share * LARGEST))
+        ranks = np.flatnonzero(mix(self.positions, spans) < np.uint32(share * LARGEST))
         counts = np.diff(np.searchsorted(ranks, self.bounds)).tolist()
         return self.positions[ranks].astype(np.int64), counts

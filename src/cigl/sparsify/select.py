@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from cigl.errors import CiglError, CiglWarning
-from cigl.sparsify.random_mask import LARGEST
+from cigl.sparsify.random_numbers import LARGEST
 
 LayerChoice = Mapping[str, "bool | float"]
 _ATTENTION = {"in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"}
@@ -115,10 +115,11 @@ def _parameters(
             owners.setdefault(name, []).extend([] if owner in owners.get(name, []) else [owner])
             aliases.setdefault(name, set()).update({full, path})
         if isinstance(module, (nn.Linear, _ConvNd)) and "weight" not in module._parameters:
-            warnings.warn(
+            message = (
                 f"the weight of {path or type(module).__name__} is computed from other parameters (weight_norm or "
-                "another parametrization), so it stays dense.", CiglWarning, stacklevel=4,
-            )  # fmt: skip
+                "another parametrization), so it stays dense."
+            )
+            warnings.warn(message, CiglWarning, stacklevel=4)
     return names, owners, aliases
 
 

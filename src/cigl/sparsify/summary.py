@@ -7,7 +7,7 @@ is needed pays one dense pass more. Z shortens the training passes. Elementwise 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -105,18 +105,18 @@ def _pad(cell: str, width: int, left: bool) -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    return (
-        row.layer, "x".join(map(str, row.shape)), f"{row.target:.4f}", f"{row.density:.4f}", f"{row.explored:.4f}",
-        str(row.dead_rows), str(row.dead_columns), _times(row.inference_flops), _times(row.training_flops),
-    )  # fmt: skip
+    shape = "x".join(map(str, row.shape))
+    shares = (f"{share:.4f}" for share in (row.target, row.density, row.explored))
+    dead = (str(row.dead_rows), str(row.dead_columns))
+    return row.layer, shape, *shares, *dead, _times(row.inference_flops), _times(row.training_flops)
 
 
 def _times(value: float | None) -> str:
     return "no forward yet" if value is None else f"{value:.4f}x"
 
 
-def summarize(sparse: Sparsifier) -> Summary:
-    places = sparse.calls.places
+def summarize(sparse: Sparsifier, places: Mapping[str, int]) -> Summary:
+    """``places`` as a ``CallCounter`` has counted them."""
     counted = bool(places)
     rows, dense, infer, train = [], 0.0, 0.0, 0.0
     parts = segments(sparse.method, sparse.table)
@@ -124,21 +124,32 @@ def summarize(sparse: Sparsifier) -> Summary:
         density = int(layer.mask.sum()) / layer.size
         training = training_flops(layer, sparse.method, sparse.table, parts)
         fan_in, fan_out = layer.selected.fans(layer.mask)
-        rows.append(
-            Row(
-                layer.name, tuple(layer.shape), layer.target / layer.size, density,
-                int(layer.explored.sum()) / layer.size, int((fan_in == 0).sum()), int((fan_out == 0).sum()),
-                density, training,
-            )
-        )  # fmt: skip
+        row = Row(
+            layer=layer.name,
+            shape=tuple(layer.shape),
+            target=layer.target / layer.size,
+            density=density,
+            explored=int(layer.explored.sum()) / layer.size,
+            dead_rows=int((fan_in == 0).sum()),
+            dead_columns=int((fan_out == 0).sum()),
+            inference_flops=density,
+            training_flops=training,
+        )
+        rows.append(row)
         cost = places.get(layer.name, 0) * layer.size
         dense, infer, train = dense + cost, infer + cost * density, train + cost * training
     size = sum(layer.size for layer in sparse.layers)
     total = Row(
-        "total", (size,), sum(layer.target for layer in sparse.layers) / size, sparse.density, sparse.explored,
-        sum(r.dead_rows for r in rows), sum(r.dead_columns for r in rows),
-        infer / dense if counted else None, train / dense if counted else None,
-    )  # fmt: skip
+        layer="total",
+        shape=(size,),
+        target=sum(layer.target for layer in sparse.layers) / size,
+        density=sparse.density,
+        explored=sparse.explored,
+        dead_rows=sum(row.dead_rows for row in rows),
+        dead_columns=sum(row.dead_columns for row in rows),
+        inference_flops=infer / dense if counted else None,
+        training_flops=train / dense if counted else None,
+    )
     title = f"{sparse.method.name}: step {sparse.step} of {sparse.table.steps}"
     return Summary(title, tuple(rows), total)
 

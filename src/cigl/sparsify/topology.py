@@ -2,7 +2,7 @@
 
 Positions are indices into the flattened (row-major) tensor. Ties go to the lower position. A partition
 finds the threshold, where ``torch.topk`` would take ten times as long; where few of many are wanted, a
-sample first tells which ones can be among them at all.
+sample first shows which ones can be among them at all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cigl.errors import CiglError
-from cigl.sparsify.random_mask import Positions
+from cigl.sparsify.random_numbers import Positions
 
 Scores = npt.NDArray[np.float32]
 _STRIDE = 61  # of the sample; a prime, so that it doesn't run along a row or column

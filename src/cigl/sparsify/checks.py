@@ -1,0 +1,119 @@
+"""What is checked before a step and before a result: that masks, weights and optimizer state belong together.
+
+Masks and weights of different moments look alike and silently train on. So whatever was loaded, in whatever
+order, is compared once at the next training forward, where a wrong part is named.
+"""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from cigl.errors import CiglError, CiglWarning
+from cigl.sparsify.layer import Layer
+
+Fingerprints = Mapping[str, tuple[int, Mapping[str, int]]]  # of each layer's weights and optimizer state
+
+
+class Checks:
+    """Knows what was loaded since the last check."""
+
+    def __init__(self, layers: Sequence[Layer], optimizer: Optimizer):
+        self._layers, self._optimizer = layers, optimizer
+        self._loaded: Fingerprints | None = None  # empty: weights or optimizer state, but no sparsifier state
+
+    def weights_were_loaded(self) -> None:
+        self._loaded = self._loaded or {}
+
+    def state_was_loaded(self, expected: Fingerprints) -> None:
+        self._loaded = expected
+
+    def run(self, step: int) -> None:
+        check_parameters(self._layers)
+        if self._loaded is None:
+            return
+        if self._loaded:
+            check_fingerprints(self._layers, self._optimizer, self._loaded, step)
+            self._loaded = {}
+        check_zeros(self._layers, self._optimizer)
+        self._loaded = None
+
+
+def fingerprint(tensor: Tensor) -> int:
+    """A checksum, bit by bit."""
+    return zlib.crc32(tensor.contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
+
+
+def fingerprints(layer: Layer, optimizer: Optimizer) -> tuple[int, dict[str, int]]:
+    """Of a layer's weights and of its optimizer state."""
+    return fingerprint(layer.true_weight()), {name: fingerprint(state) for name, state in layer.states(optimizer)}
+
+
+def check_fingerprints(layers: Sequence[Layer], optimizer: Optimizer, expected: Fingerprints, step: int) -> None:
+    for layer in layers:
+        weights, states = expected[layer.name]
+        weights_now, states_now = fingerprints(layer, optimizer)
+        if weights_now != weights:
+            raise CiglError(
+                f"the weights of {layer.name} are not those that belong to the loaded sparsifier state (step "
+                f"{step}). Build the model, cigl.attach it, and only then load the model's, the "
+                "optimizer's and the sparsifier's states, all saved at the same moment: attaching to loaded "
+                "weights zeroes those outside a new mask."
+            )
+        if states_now != states:
+            message = (
+                f"the optimizer's state of {layer.name} is not the one that was saved with the sparsifier (step "
+                f"{step}), so training will not continue as it would have: load it after cigl.attach, from "
+                "the same moment."
+            )
+            warnings.warn(message, CiglWarning, stacklevel=2)
+            return
+
+
+def check_zeros(layers: Sequence[Layer], optimizer: Optimizer) -> None:
+    """After the user has loaded something: nothing may lie outside M."""
+    for layer in layers:
+        outside = ~layer.mask
+        if stray := int(((layer.weight != 0) & outside).sum()):
+            raise CiglError(
+                f"the weights loaded into the model have {stray} non-zeros outside the mask of {layer.name}: "
+                "load the sparsifier's state of the same moment too (sparse.load_state_dict), or load the "
+                "weights first and then attach with initial='magnitude'."
+            )
+        for name, state in layer.states(optimizer):
+            if stray := int(((state != 0) & outside).sum()):
+                raise CiglError(
+                    f"the state loaded into the optimizer has {stray} non-zeros ({name}) outside the mask of "
+                    f"{layer.name}: load model, optimizer and sparsifier states that were saved at the same moment."
+                )
+
+
+def check_parameters(layers: Sequence[Layer]) -> None:
+    for layer in layers:
+        for owner in layer.selected.owners:
+            if owner.module._parameters.get(owner.attribute) is not layer.selected.parameter:
+                raise CiglError(
+                    f"the parameter {layer.name} was replaced after cigl.attach (by load_state_dict(assign="
+                    "True), sharding or the like): detach, and attach to the model as it is now."
+                )
+
+
+def check_same_masks(layers: Sequence[Layer], ddp: DistributedDataParallel) -> None:
+    """Under DDP every process must have the same M: it is never sent around."""
+    sums = [zlib.crc32(layer.mask.contiguous().cpu().numpy().data) for layer in layers]
+    mine = torch.tensor(sums, device=layers[0].bits.device)
+    low, high = mine.clone(), mine.clone()
+    torch.distributed.all_reduce(low, torch.distributed.ReduceOp.MIN, group=ddp.process_group)
+    torch.distributed.all_reduce(high, torch.distributed.ReduceOp.MAX, group=ddp.process_group)
+    for layer, same in zip(layers, (low == high).tolist(), strict=True):
+        if not same:
+            raise CiglError(
+                f"the processes hold different masks of {layer.name}: attach with the same seed everywhere, "
+                "and with initial='magnitude' only after the model was wrapped in DistributedDataParallel."
+            )

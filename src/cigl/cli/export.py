@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cigl.cli.shared import Json, app, told
+from cigl.cli.shared import Json, app, errors_in_one_line
 from cigl.errors import CiglError
 
 
@@ -28,7 +28,7 @@ def export(
 
       cigl export runs/001 model.cigl
     """
-    with told():
+    with errors_in_one_line():
         import cigl
         from cigl.calibrate import Report
         from cigl.train import tensors

@@ -26,7 +26,7 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON, for scripts")]
 
 
 @contextmanager
-def told(go_on: str = "resume it with --resume") -> Iterator[None]:
+def errors_in_one_line(how_to_resume: str = "resume it with --resume") -> Iterator[None]:
     """Errors and warnings are one line each; a stopped run ends with the signal's code."""
     from cigl.train.signals import Stopped
 
@@ -41,7 +41,7 @@ def told(go_on: str = "resume it with --resume") -> Iterator[None]:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2) from None
         except Stopped as stopped:
-            typer.echo(f"stopped by {stopped}; what was trained is saved, {go_on}.", err=True)
+            typer.echo(f"stopped by {stopped}; what was trained is saved, {how_to_resume}.", err=True)
             raise typer.Exit(stopped.exit_code) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None

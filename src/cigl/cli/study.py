@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cigl.cli.shared import Json, app, show_names, told
+from cigl.cli.shared import Json, app, errors_in_one_line, show_names
 from cigl.errors import CiglError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def study_list(as_json: Json = False) -> None:
 
       cigl study list
     """
-    with told():
+    with errors_in_one_line():
         from cigl.study import catalogue
 
         show_names(catalogue.names(), as_json)
@@ -46,7 +46,7 @@ def study_status(
 
       cigl study status studies/main
     """
-    with told():
+    with errors_in_one_line():
         from cigl.study.show import show_status, status
         from cigl.study.store import StudyFolder
 
@@ -86,7 +86,7 @@ def study_run(
 
       cigl study run mine.yaml --out studies/mine --only sparsity=0.95,method=cigl
     """
-    with told("give the same command to resume"):
+    with errors_in_one_line("give the same command to resume"):
         from cigl.study.engine import run_cells
         from cigl.study.show import grid_progress, show_status, status
         from cigl.study.store import StudyFolder

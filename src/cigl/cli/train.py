@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cigl.cli.shared import app, told
+from cigl.cli.shared import app, errors_in_one_line
 from cigl.errors import CiglError
 from cigl.train.config import PRESETS, Config, key_type, resolve
 
@@ -35,7 +35,7 @@ def train_command(**options: Any) -> None:
     """
     special = {name: options.pop(name) for name in _SPECIAL}
     flags = {name: value for name, value in options.items() if value not in (None, [])}
-    with told():
+    with errors_in_one_line():
         if special["resume"] is not None and (flags or special["config"] or special["preset"] or special["out"]):
             raise CiglError("--resume takes the run's own configuration: give no other options with it.")
         config = resolve(_lists(flags), special["config"], special["preset"])

@@ -1,4 +1,4 @@
-"""What a report has to know about metrics: which are read from runs, in which order, and how they are shown.
+"""What a report has to know about metrics beside the registry: which come first, and how headings name them.
 
 No other module of the report lists metrics. One with ``in_studies`` is read from every run that measured it, and has a
 table, a column of differences, a column per run and its rows in the data files.
@@ -6,33 +6,7 @@ table, a column of differences, a column per run and its rows in the data files.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One metric: numbers are shown as value * scale, in units."""
-
-    name: str
-    title: str
-    unit: str = ""
-    scale: float = 1
-    decimals: int = 4
-    better: Literal["higher", "lower", "zero"] = "lower"
-    in_studies: bool = True
-
-
-METRICS = {
-    each.name: each
-    for each in (
-        Metric("accuracy", "Accuracy", "%", 100, 2, "higher"),
-        Metric("nll", "NLL"),
-        Metric("brier", "Brier score"),
-        Metric("gap", "Confidence − accuracy", better="zero"),
-        Metric("ece_15", "ECE"),
-    )
-}
+from cigl.calibrate.registry import METRICS, Metric
 
 ECE, ACCURACY, NLL, GAP = "ece_15", "accuracy", "nll", "gap"  # what figures and captions are about
 HEADLINE = (ECE, ACCURACY)  # first on the page, and with a table of intervals

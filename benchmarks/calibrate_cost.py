@@ -57,8 +57,10 @@ def streaming(n: int = 1_000_000, classes: int = 1000, batch: int = 1000) -> Non
         if index == n // batch // 4:
             early = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - early
-    print(f"streaming {n:,} x {classes:,} classes in batches of {batch:,}: {ours:.1f} s, softmax alone "
-          f"{softmax:.1f} s, {ours / softmax:.2f} times (at most 2.5); memory + {grown / 1024:.1f} MB")  # fmt: skip
+    print(
+        f"streaming {n:,} x {classes:,} classes in batches of {batch:,}: {ours:.1f} s, softmax alone "
+        f"{softmax:.1f} s, {ours / softmax:.2f} times (at most 2.5); memory + {grown / 1024:.1f} MB"
+    )
 
 
 if __name__ == "__main__":

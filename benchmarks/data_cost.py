@@ -17,11 +17,12 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from cigl.data.augment import ImageStore
-from cigl.data.facts import CIFAR10
+from cigl.data.catalogue import FETCHED
 from cigl.data.memory import Images, MemorySplit
 
 BATCH, IMAGES, ROUNDS, GOAL = 128, 5_120, 15, 20
-MEAN, STD = (torch.tensor(values).view(3, 1, 1) for values in (CIFAR10.normal.mean, CIFAR10.normal.std))
+NORMAL = FETCHED["cifar10"].facts.normal
+MEAN, STD = (torch.tensor(values).view(3, 1, 1) for values in (NORMAL.mean, NORMAL.std))
 
 
 def per_image(pixels: np.ndarray) -> Tensor:
@@ -45,7 +46,7 @@ def main() -> None:
     torch.set_num_threads(1)
     pixels = np.random.default_rng(0).integers(0, 256, (IMAGES, 3, 32, 32), dtype=np.uint8)
     labels = torch.arange(IMAGES) % 10
-    split = MemorySplit(Images(ImageStore(torch.from_numpy(pixels), pad=4), CIFAR10.normal), labels)
+    split = MemorySplit(Images(ImageStore(torch.from_numpy(pixels), pad=4), NORMAL), labels)
     upright = np.ascontiguousarray(pixels.transpose(0, 2, 3, 1))
 
     def batched(epoch: int) -> None:

@@ -18,7 +18,7 @@ from cigl.data.memory import MemorySplit, Vectors
 from cigl.study.catalogue import study
 from cigl.study.grid import cells
 from cigl.train.config import Config
-from cigl.train.trainer import Parts, Trainer
+from cigl.train.trainer import Splits, Trainer
 
 METHODS = ("dense", "rigl", "cigl", "cigl-pw", "cigl-mixup")
 EPOCHS = {"small": 10, "small-conv": 5}  # long enough for updates of the topology and for averages
@@ -26,9 +26,9 @@ SHAPES = {"small": (1, 28, 28), "small-conv": (3, 32, 32)}
 ROUNDS = 3
 
 
-def parts(images: int, shape: tuple[int, ...]) -> Parts:
+def splits(images: int, shape: tuple[int, ...]) -> Splits:
     split = MemorySplit(Vectors(torch.randn(images, *shape)), torch.randint(10, (images,)))
-    return Parts(Source("random", 10, shape, split, split), split, None)
+    return Splits(Source("random", 10, shape, split, split), split, None)
 
 
 def seconds(trainer: Trainer) -> float:
@@ -40,7 +40,7 @@ def seconds(trainer: Trainer) -> float:
     return time.perf_counter() - start
 
 
-def one_round(configs: dict[str, Config], data: Parts) -> dict[str, float]:
+def one_round(configs: dict[str, Config], data: Splits) -> dict[str, float]:
     trainers = {method: Trainer(config, data) for method, config in configs.items()}
     totals = dict.fromkeys(trainers, 0.0)
     for _ in range(configs["dense"].epochs):
@@ -57,7 +57,7 @@ def main() -> None:
             for cell in cells(study("main", scale))
             if cell.method in METHODS and cell.sparsity in (0.0, 0.95) and cell.seed == 0
         }
-        data = parts(configs["dense"].train_size * 9 // 10, SHAPES[scale])
+        data = splits(configs["dense"].train_size * 9 // 10, SHAPES[scale])
         rounds = [one_round(configs, data) for _ in range(ROUNDS)]
         ratios = {name: statistics.median(one[name] / one["dense"] for one in rounds) for name in METHODS}
         print(

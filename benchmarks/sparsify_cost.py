@@ -64,9 +64,14 @@ class Sparse(Bare):
     def __init__(self, network: Callable[[], nn.Module], method: str, sparsity: float, update_every: int):
         super().__init__(network)
         self.sparse = cigl.attach(
-            self.model, self.optimizer, method, sparsity=sparsity, epochs=1000, steps_per_epoch=1000,
+            self.model,
+            self.optimizer,
+            method,
+            sparsity=sparsity,
+            epochs=1000,
+            steps_per_epoch=1000,
             update_every=update_every,
-        )  # fmt: skip
+        )
 
     def __call__(self) -> None:
         loop = self.sparse._loop

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from cigl.study.engine import Order, Outcome, run_cells
 from cigl.study.grid import Study, cells
-from cigl.study.local import LocalCrew, cores
+from cigl.study.local import LocalWorkers, cores
 from cigl.study.store import StudyFolder
 
 RUNS = 12
 
 
-class Watched(LocalCrew):
+class Watched(LocalWorkers):
     """Notes what each run took inside its worker, and what it took longer as seen from here."""
 
     def __init__(self, size: int, log: Path):
@@ -43,16 +43,16 @@ def main(jobs: int) -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = StudyFolder(place)
         folder.create(study)
-        crew = Watched(jobs, folder.log)
+        workers = Watched(jobs, folder.log)
         wall, own = time.monotonic(), time.process_time()
-        tally = run_cells(folder, cells(study), crew, lambda tally, news: None)
+        tally = run_cells(folder, cells(study), workers, lambda tally, news: None)
         wall, own = time.monotonic() - wall, time.process_time() - own
     assert tally.done == RUNS
-    run = statistics.median(crew.busy)
-    start, hand_over = max(crew.longer), statistics.median(crew.longer)
-    print(f"{RUNS} runs of {run:.1f} s, {jobs} jobs: busy {sum(crew.busy) / (jobs * wall):.1%} of jobs x wall")
+    run = statistics.median(workers.busy)
+    start, hand_over = max(workers.longer), statistics.median(workers.longer)
+    print(f"{RUNS} runs of {run:.1f} s, {jobs} jobs: busy {sum(workers.busy) / (jobs * wall):.1%} of jobs x wall")
     print(f"a worker's start (once): {start / run:.2f} runs; handing over a run: {hand_over / run:.2%} of a run")
-    print(f"the engine's own CPU time: {own / sum(crew.busy):.2%} of the runs'")
+    print(f"the engine's own CPU time: {own / sum(workers.busy):.2%} of the runs'")
 
 
 if __name__ == "__main__":

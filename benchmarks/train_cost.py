@@ -19,15 +19,15 @@ import cigl.models
 from cigl.data import Source
 from cigl.data.memory import MemorySplit, Vectors
 from cigl.train.config import Config
-from cigl.train.trainer import Parts, Trainer
+from cigl.train.trainer import Splits, Trainer
 
 STEPS, BATCH = 6, 128
 
 
-def parts() -> Parts:
+def splits() -> Splits:
     images = torch.randn(STEPS * BATCH, 3, 32, 32)
     split = MemorySplit(Vectors(images), torch.randint(10, (len(images),)))
-    return Parts(Source("random", 10, (3, 32, 32), split, split), split, None)
+    return Splits(Source("random", 10, (3, 32, 32), split, split), split, None)
 
 
 def bare(model: torch.nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> None:
@@ -40,13 +40,13 @@ def bare(model: torch.nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tens
 def main() -> None:
     torch.set_num_threads(1)
     config = Config(model="wrn-22-2", method="dense", sparsity=0.0, batch_size=BATCH, epochs=1000)
-    trainer = Trainer(config, parts())
+    trainer = Trainer(config, splits())
     trainer.sparse.detach()  # what sparse training costs is another benchmark's question
     model = cigl.models.build("wrn-22-2", 10, (3, 32, 32))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4)
     times: dict[str, list[float]] = {"cigl": [], "bare": []}
     for _ in range(2):
-        x, y = next(iter(trainer.parts.train.batches(BATCH)))
+        x, y = next(iter(trainer.splits.train.batches(BATCH)))
         steps = trainer.steps()
         for _ in range(STEPS):
             start = time.perf_counter()

@@ -56,8 +56,8 @@ class Interval(NamedTuple):
 def prediction(cell: Sequence[float], others: Iterable[Sequence[float]], alpha: float) -> Interval:
     """Where one more seed of ``cell`` falls with probability 1 - alpha.
 
-    Three seeds tell their spread badly, so that the spread of other cells is pooled with it; where the cell's own is
-    larger, that counts.
+    Three seeds estimate their spread badly, so that the spread of other cells is pooled with it; where the cell's own
+    is larger, that counts.
     """
     groups = [cell, *others]
     freedom = sum(len(group) - 1 for group in groups)
@@ -131,8 +131,9 @@ def main() -> None:
             interval = prediction(own, others, (1 - PASSES) / tests)
             fits = value in interval
             outside += not fits
-            print(f"  {name}: {value:.4f} {'lies in' if fits else 'LIES OUTSIDE'} {interval.low:.4f} to "
-                  f"{interval.high:.4f} (committed: {', '.join(f'{v:.4f}' for v in own)})", flush=True)  # fmt: skip
+            place = f"{'lies in' if fits else 'LIES OUTSIDE'} {interval.low:.4f} to {interval.high:.4f}"
+            seeds = ", ".join(f"{number:.4f}" for number in own)
+            print(f"  {name}: {value:.4f} {place} (committed: {seeds})", flush=True)
     sys.exit(f"{outside} of {tests} numbers lie outside: the code or the results have changed." if outside else 0)
 
 

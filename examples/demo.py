@@ -72,8 +72,10 @@ def main() -> None:
         cells = [spread([test[key]["value"] * factor for test in tests]) for key, (_, factor) in SHOWN.items()]
         rows.append([method, f"{sparsity:.0%}", *cells])
     base = Config()
-    title = (f"MNIST-1D, {base.model}, {base.epochs} epochs, {options.seeds} seeds, 10,000 test examples; "
-             "mean ± standard deviation")  # fmt: skip
+    title = (
+        f"MNIST-1D, {base.model}, {base.epochs} epochs, {options.seeds} seeds, 10,000 test examples; "
+        "mean ± standard deviation"
+    )
     heads = ["method", "zeros", *(name for name, _ in SHOWN.values())]
     table = Table(*heads, title=title, title_style="")
     for row in rows:

@@ -56,7 +56,8 @@ def test_every_command_has_help_with_an_example(command):
 def test_every_key_is_a_flag():
     shown = runner.invoke(app, ["train", "--help"], terminal_width=200).output
     for key in KEYS:
-        assert f"--{key.replace('_', '-')}" in shown
+        flag = "--option NAME=VALUE" if key == "options" else f"--{key.replace('_', '-')}"
+        assert flag in shown
 
 
 def test_train_evaluate_and_resume(tmp_path):
@@ -73,6 +74,15 @@ def test_train_evaluate_and_resume(tmp_path):
     assert plain["n"] == 10_000
     again = runner.invoke(app, ["train", "--resume", str(run), "--json"])
     assert json.loads(again.stdout)["folder"] == str(run)
+
+
+def test_options_of_a_method(tmp_path):
+    run = tmp_path / "a"
+    options = ["--option", "c=0.25", "--option", "eps=2"]
+    result = runner.invoke(app, ["train", "--method", "dst-ee", *options, "--out", str(run), *QUICK, "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["config"]["options"] == {"c": 0.25, "eps": 2}
+    assert runner.invoke(app, ["train", "--resume", str(run), "--json"]).exit_code == 0
 
 
 def test_lists_are_the_librarys():
@@ -92,6 +102,9 @@ def test_lists_are_the_librarys():
         (["train", "--resume", "none"], "is not a run folder"),
         (["train", "--resume", "none", "--seed", "1"], "give no other options"),
         (["train", "--milestones", "a,b"], "give numbers such as"),
+        (["train", "--option", "cycle_drop"], "give NAME=VALUE"),
+        (["train", "--method", "sup-tickets", "--option", "cycle_drp=1"], "did you mean 'cycle_drop'"),
+        (["train", "--dataset", "nowhere:data"], "nowhere can't be imported"),
         (["evaluate", "none"], "is not a run folder"),
         (["data", "get", "mnist2d"], "mnist"),
     ],

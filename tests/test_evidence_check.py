@@ -75,6 +75,21 @@ def test_every_study_of_the_evidence_is_checked():
         assert len(check.committed(name)[place]) == 3
 
 
+def test_results_hold_what_is_read(tmp_path):
+    """By people or by check.py; what `cigl report` can write again is not kept, nor what an earlier report left."""
+    report, results = tmp_path / "report", tmp_path / "results"
+    report.mkdir()
+    results.mkdir()
+    for name in ("ece-a.md", "ece-a.tex", "ece-a.csv", "sparsity-a.png", "sparsity-a.svg", "data.json", "runs.csv"):
+        (report / name).write_text(name)
+    (results / "old.md").write_text("old")
+    run.keep(report, results)
+    assert {path.name for path in results.iterdir()} == {"ece-a.md", "sparsity-a.png", "data.json"}
+    committed = [path for path in check.RESULTS.rglob("*") if path.is_file()]
+    assert {path.suffix for path in committed} == set(run.KEPT)
+    assert len(committed) < 200
+
+
 def test_the_thin_network_of_mask_rates_is_that_of_the_catalogue():
     main = {cell.digest for cell in cells(study("main", "small-conv"))}
     thin = [cell for cell in cells(Study.of(read_keys(EVIDENCE / "mask-rates.yaml"))) if cell.setting == check.THIN]

@@ -6,11 +6,13 @@ Everything is imported when it is first used, so that the command line answers a
 from typing import TYPE_CHECKING
 
 from cigl.errors import CiglError, CiglWarning
-from cigl.lazy import lazy
+from cigl.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from cigl import calibrate, data, models, runtime, sparsify, train
-    from cigl.calibrate import compare, evaluate, reliability_diagrams
+    from cigl.calibrate import reliability_diagrams
+    from cigl.calibrate.compare import compare
+    from cigl.calibrate.evaluate import evaluate
     from cigl.runtime import load, save, sparse_inference
     from cigl.sparsify import Sparsifier, constant, cosine, linear, reestimate_batch_norm
     from cigl.sparsify.attach import attach
@@ -44,11 +46,13 @@ __all__ = [
     "train",
 ]
 
-__getattr__ = lazy(
+__getattr__, __dir__ = lazy_attributes(
     __name__,
     {
         "cigl": "calibrate data models runtime sparsify train",
-        "cigl.calibrate": "compare evaluate reliability_diagrams",
+        "cigl.calibrate": "reliability_diagrams",
+        "cigl.calibrate.compare": "compare",
+        "cigl.calibrate.evaluate": "evaluate",
         "cigl.runtime": "load save sparse_inference",
         "cigl.sparsify": "Sparsifier constant cosine linear reestimate_batch_norm",
         "cigl.sparsify.attach": "attach",

@@ -9,6 +9,11 @@ from pathlib import Path
 
 from cigl.errors import CiglError
 
+try:
+    import fcntl
+except ImportError:  # on Windows, where nothing is locked
+    fcntl = None  # type: ignore[assignment]
+
 LEFTOVERS = ".*.tmp*"  # what a killed process may leave beside a file
 
 
@@ -34,15 +39,45 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     _flush(target.parent)
 
 
-def write(path: Path, content: bytes) -> None:
-    """The whole file at once, or a CiglError and what was there before."""
+def write(path: Path, *content: bytes | memoryview) -> None:
+    """The whole file, its parts one after the other, or a CiglError and what was there before."""
     try:
-        with whole_file(path) as temporary:
-            temporary.write_bytes(content)
+        with whole_file(path) as temporary, temporary.open("wb") as file:
+            file.writelines(content)
     except OSError as error:
         raise CiglError(
             f"{path} can't be written ({error.strerror or error}); what was there before is intact."
         ) from error
+
+
+@contextmanager
+def locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """One process at a time; the lock goes with the process, however it ends.
+
+    Where another has it: wait for it, or raise BlockingIOError.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    except OSError as error:
+        raise CiglError(f"{path.parent} can't be written to: {error.strerror or error}.") from error
+    with file:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process has the lock now."""
+    try:
+        with path.open() as file:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _flush(path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def lazy(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
-    """A package's ``__getattr__`` (PEP 562): ``places`` maps a module to the names found there.
+def lazy_attributes(package: str, places: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """A package's ``__getattr__`` and ``__dir__`` (PEP 562): ``places`` maps a module to the names found there.
 
     Names placed in the package itself are its submodules.
     """
@@ -21,4 +22,7 @@ def lazy(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
             return importlib.import_module(f"{package}.{name}")
         return getattr(importlib.import_module(where[name]), name)
 
-    return get
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *where})
+
+    return get, names

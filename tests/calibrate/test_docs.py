@@ -29,3 +29,18 @@ def test_every_name_exists():
 
     for name in set(re.findall(r"cigl\.calibrate\.(\w+)\(", DOCS.read_text())):
         assert hasattr(cigl.calibrate, name), name
+
+
+def test_the_example_of_a_metric():
+    import torch
+
+    import cigl
+    from cigl.calibrate.registry import METRICS
+
+    code = next(each for each in re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.S) if "register(" in each)
+    names = {"cigl": cigl, "logits": torch.randn(50, 3), "labels": torch.arange(50) % 3}
+    try:
+        exec(compile(code, str(DOCS), "exec"), names)
+    finally:
+        METRICS.pop("entropy", None)
+    assert 0 < names["report"].entropy < 1.1

@@ -30,13 +30,17 @@ def test_against_scipy():
 def test_calibrated_predictions_cover_as_they_say():
     g = torch.Generator().manual_seed(1)
     deviation = 0.1 + torch.rand(20_000, 2, generator=g)
-    r = regression_report(mean=torch.zeros(20_000, 2), variance=deviation.square(),
-                          targets=deviation * torch.randn(20_000, 2, generator=g))  # fmt: skip
+    r = regression_report(
+        mean=torch.zeros(20_000, 2),
+        variance=deviation.square(),
+        targets=deviation * torch.randn(20_000, 2, generator=g),
+    )
     for level, share in r.coverage.items():
         assert share.low - 0.005 < level < share.high + 0.005
     assert r.calibration_error < 0.01
-    narrow = regression_report(mean=torch.zeros(500), variance=torch.full((500,), 0.25),
-                               targets=torch.randn(500, generator=g))  # fmt: skip
+    narrow = regression_report(
+        mean=torch.zeros(500), variance=torch.full((500,), 0.25), targets=torch.randn(500, generator=g)
+    )
     assert narrow.coverage[0.9] < 0.8
 
 

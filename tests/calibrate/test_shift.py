@@ -115,10 +115,16 @@ def test_shift_does_not_depend_on_the_batch_size():
     images, labels = torch.rand(30, 1, 8, 8, generator=torch.Generator().manual_seed(1)), torch.arange(30) % 3
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     shifts = [
-        under_shift(model, list(zip(images.split(size), labels.split(size), strict=True)), kinds="noise",
-                    severities=iter([5]), resamples=5, members=(model for _ in range(2)))
+        under_shift(
+            model,
+            list(zip(images.split(size), labels.split(size), strict=True)),
+            kinds="noise",
+            severities=iter([5]),
+            resamples=5,
+            members=(model for _ in range(2)),
+        )
         for size in (7, 30)
-    ]  # fmt: skip
+    ]
     assert float(shifts[0]["noise"][5].nll) == pytest.approx(float(shifts[1]["noise"][5].nll), abs=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""A web server on this machine that breaks off, ignores ranges or fails, as it is told."""
+"""A web server on this machine that breaks off, ignores ranges or fails, as it is asked to."""
 
 from __future__ import annotations
 

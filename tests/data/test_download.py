@@ -41,7 +41,7 @@ def test_a_broken_connection_is_resumed(server, tmp_path):
 def test_a_later_run_goes_on(server, tmp_path):
     url, behaviour = server
     behaviour.cut = [1000] * TRIES
-    with pytest.raises(CiglError, match="goes on where it stopped"):
+    with pytest.raises(CiglError, match="the download is resumed"):
         download(Remote(url, SHA), tmp_path, progress=False)
     assert (tmp_path / "file.bin.part").read_bytes() == CONTENT[: 1000 * TRIES]
     assert not (tmp_path / "file.bin").exists()
@@ -76,7 +76,7 @@ def test_a_wrong_checksum_is_refused(server, tmp_path):
 
 
 @pytest.mark.parametrize(("status", "message"), [(404, "404"), (403, "403"), (503, "503")])
-def test_an_error_is_told(server, tmp_path, status, message):
+def test_an_error_is_reported(server, tmp_path, status, message):
     url, behaviour = server
     behaviour.status = status
     with pytest.raises(CiglError, match=message):

@@ -57,7 +57,7 @@ def test_from_archive_to_batches(cifar100, tmp_path):
     assert len(behaviour.asked) == 1
 
 
-def test_damage_is_noticed_and_mended(cifar100):
+def test_damage_is_noticed_and_repaired(cifar100):
     folder = cigl.data.get("cifar100", progress=False)
     content = bytearray((folder / "train_images.npy").read_bytes())
     content[-1] ^= 1
@@ -82,7 +82,7 @@ def test_without_a_network_and_without_a_mirror(cifar100, tmp_path):
         cigl.data.get("cifar100", progress=False)
     assert "\n" not in str(caught.value)
     place = tmp_path / "cache" / "downloads" / "cifar100"
-    (place / "cifar-100-binary.tar.gz").write_bytes(archive)  # the way out that the message tells
+    (place / "cifar-100-binary.tar.gz").write_bytes(archive)  # as the message says
     cigl.data.get("cifar100", progress=False)
     cigl.data.open("cifar100")
 
@@ -151,7 +151,7 @@ def test_a_folder_that_cant_be_written(tmp_path, cifar100):
 
 def test_what_is_there_needs_no_writing(cifar100, monkeypatch):
     folder = cigl.data.get("cifar100", progress=False)
-    monkeypatch.setattr(store, "alone", lambda _: pytest.fail("a read-only folder can't be locked"))
+    monkeypatch.setattr("cigl.data.fetch.locked", lambda _: pytest.fail("a read-only folder can't be locked"))
     assert cigl.data.get("cifar100", progress=False) == folder
 
 
@@ -182,7 +182,7 @@ def test_two_processes_fetch_once(tmp_path, monkeypatch):
 def test_names():
     known = cigl.data.names()
     fetched = ["mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet"]
-    assert list(known) == ["mnist1d", *fetched, "imagenet", "folder:PATH"]
+    assert list(known) == ["mnist1d", *fetched, "imagenet", "folder:PATH", "package.module:function"]
     assert all(line and "\n" not in line for line in known.values())
     for call in (cigl.data.get, cigl.data.open):
         with pytest.raises(CiglError, match="did you mean 'cifar10'"):

@@ -28,7 +28,7 @@ def test_made_here_and_without_a_trace(monkeypatch, tmp_path):
     assert torch.equal(next(source.train.batches(9, augment=True))[0], next(source.train.batches(9))[0])
 
 
-def test_kept_on_disk_and_made_anew_when_damaged(tmp_path, monkeypatch):
+def test_kept_on_disk_and_made_again_when_damaged(tmp_path, monkeypatch):
     made = []
 
     def make(seed):

@@ -70,8 +70,8 @@ def test_called_with_what_it_takes(name, inside, outside):
         ("their_nets:nothing", "has no 'nothing'"),
         ("their_broken:x", "can't be imported .*ZeroDivisionError"),
         ("not_there_at_all:x", "can't be imported .*ModuleNotFoundError"),
-        (":x", "write package.module:factory"),
-        ("their_nets:", "write package.module:factory"),
+        (":x", "write package.module:name"),
+        ("their_nets:", "write package.module:name"),
     ],
 )
 def test_failures_are_clear(name, message):

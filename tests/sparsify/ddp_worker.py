@@ -37,7 +37,7 @@ for number in range(1, 11):
     assert_zero_outside(sparse)
 saved = {"masks": sparse.masks, "model": {k: v.clone() for k, v in model.state_dict().items()}}
 
-# Processes whose masks differ are told so.
+# Processes whose masks differ are named.
 torch.manual_seed(0)
 other = mlp()
 optimizer = sgd(other)

@@ -42,9 +42,12 @@ def test_inference_flops_of_resnet50_are_rigls(sparsity, published):
         for block in range(blocks):
             before = side * 2 if block == 0 and stage else side  # the stride is in the 3x3 convolution
             convolutions = {
-                "1": ((width, inside, 1, 1), before), "2": ((width, width, 3, 3), side),
+                "1": ((width, inside, 1, 1), before),
+                "2": ((width, width, 3, 3), side),
                 "3": ((width * 4, width, 1, 1), side),
-            } | ({"s": ((width * 4, inside, 1, 1), side)} if block == 0 else {})  # fmt: skip
+            }
+            if block == 0:
+                convolutions["s"] = ((width * 4, inside, 1, 1), side)
             for key, (shape, resolution) in convolutions.items():
                 shapes[f"{stage}.{block}.{key}"] = shape
                 places[f"{stage}.{block}.{key}"] = resolution**2

@@ -64,8 +64,8 @@ def test_cycles_are_laid_back_from_the_end():
 
 @given(st.integers(2, 40), st.integers(1, 9), st.integers(1, 12), st.integers(1, 5), st.floats(0, 0.95))
 def test_cycle_lists_are_the_steps(epochs, per_epoch, every, cycle, start):
-    table = cycles(steps=epochs * per_epoch, steps_per_epoch=per_epoch, update_every=every, cycle_epochs=cycle,
-                   average_from=start)  # fmt: skip
+    times = {"update_every": every, "cycle_epochs": cycle, "average_from": start}
+    table = cycles(steps=epochs * per_epoch, steps_per_epoch=per_epoch, **times)
     steps = range(1, table.steps + 1)
     assert table.update_steps == [t for t in steps if table.updates(t)]
     assert table.snapshot_steps == [t for t in steps if table.snapshots(t)]

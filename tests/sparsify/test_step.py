@@ -101,27 +101,35 @@ def test_a_warning_made_an_error_at_the_end_of_training_loses_nothing():
     assert_zero_outside(sparse)
 
 
-@pytest.mark.parametrize("moment", ["after backward", "after clipping", "twice"])
-def test_a_gradient_replaced_by_hand_is_masked(moment):
-    """The new tensor may lie where the old one lay, with the same id and version."""
-    model, optimizer, sparse = attached("cigl", random_mask=0.3)
+def replace_gradient(parameter, in_place):
+    """Another gradient by hand, where possible with the id that the old one had; whether that came out."""
+    old = id(parameter.grad)
+    parameter.grad = None
+    kept = [torch.full_like(parameter, 0.5) for _ in range(20)]  # one of them takes the freed place
+    parameter.grad = next((gradient for gradient in kept if id(gradient) == old), kept[0])
+    for _ in range(in_place):  # clipping, noise: each counts the tensor's version up, as masking did
+        parameter.grad.mul_(0.9)
+    return id(parameter.grad) == old
+
+
+@pytest.mark.parametrize("method", ["rigl", "cigl"])
+@pytest.mark.parametrize("in_place", [0, 1, 2])
+def test_a_gradient_replaced_by_hand_is_masked(method, in_place):
+    model, optimizer, sparse = attached(method)
+    reused = 0
     for number in range(1, 26):
         optimizer.zero_grad()
         x, y = batch(number)
         F.cross_entropy(model(x), y).backward()
         off = {layer.name: ~layer.random_mask for layer in sparse.layers}
         before = {layer.name: layer.true_weight() for layer in sparse.layers}
-        if moment == "after clipping":
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for _ in range(2 if moment == "twice" else 1):
-            for layer in sparse.layers:
-                layer.parameter.grad = None
-                layer.parameter.grad = torch.randn_like(layer.parameter) * 0.5
+        reused += sum(replace_gradient(layer.parameter, in_place) for layer in sparse.layers)
         optimizer.step()
         assert_zero_outside(sparse)
         for layer in sparse.layers:
             here = off[layer.name] & layer.mask
             assert torch.equal(layer.weight[here], before[layer.name][here])
+    assert reused > 10  # or the test would show nothing
 
 
 def test_a_masked_gradient_is_not_kept_alive():

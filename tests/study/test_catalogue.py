@@ -4,11 +4,11 @@ import pytest
 
 import cigl
 from cigl import CiglError
-from cigl.study.catalogue import COMPANIONS, MASKED, METHODS, PLANS, SCALES, names, study
+from cigl.study.catalogue import COMPANIONS, EXPERIMENTS, MASKED, METHODS, SCALES, names, study
 from cigl.study.grid import cells
-from cigl.train.trainer import _method
+from cigl.train.trainer import method_of
 
-EVERYWHERE = [(name, scale) for name in PLANS for scale in SCALES if (name, scale) != ("imagenet", "small-conv")]
+EVERYWHERE = [(name, scale) for name, experiment in EXPERIMENTS.items() for scale in experiment.scales]
 
 
 def test_the_ten_studies():
@@ -16,12 +16,16 @@ def test_the_ten_studies():
     assert list(names()) == wanted.split()
 
 
+def test_every_study_is_there_at_every_scale():
+    assert set(EVERYWHERE) == {(name, scale) for name in EXPERIMENTS for scale in SCALES} - {("imagenet", "small-conv")}
+
+
 @pytest.mark.parametrize(("name", "scale"), EVERYWHERE)
 def test_every_study_is_a_grid_of_valid_runs(name, scale):
     found = study(name, scale)
     assert found.seeds == (0, 1, 2)
     for cell in cells(found):
-        _method(cell.config)  # a key that the method has no use for would be refused
+        method_of(cell.config)  # a key that the method has no use for would be refused
         assert cell.config.validation == 0.1  # all methods train on the same split
         assert cell.config.temperature in ("holdout", "pilot")
     assert set(found.labels) == set(found.methods)

@@ -33,6 +33,17 @@ def test_keys_of_all_settings_are_replaced():
     assert {cell.config.lr for cell in cells(quick().with_keys({"lr": 0.7}))} == {0.7}
 
 
+def test_methods_and_datasets_of_users_own_modules():
+    methods = {"mine": {"method": "my_methods:gentle"}, "rigl": {"method": "rigl"}}
+    study = quick(methods=methods, settings={"toy": SETTING | {"dataset": "my_data.sets:rings"}}, reference="mine")
+    again = Study.of(yaml.safe_load(yaml.safe_dump(study.plain(), sort_keys=False)))
+    mine, rigl = cells(again)
+    assert (mine.config.method, mine.config.dataset) == ("my_methods:gentle", "my_data.sets:rings")
+    assert str(mine) == "mine 50 % toy seed 0"
+    assert len(mine.digest) == len(rigl.digest) == 16
+    assert mine.digest != rigl.digest
+
+
 names = st.text("abc", min_size=1, max_size=3)
 
 

@@ -1,4 +1,4 @@
-"""Real processes, real kills: nothing is lost but the work since the last checkpoint, nothing goes on by itself."""
+"""Real processes, real kills: nothing is lost but the work since the last checkpoint, nothing is left running."""
 
 import json
 import os
@@ -8,9 +8,10 @@ import sys
 import pytest
 from quick import METHODS, holder, long_study, quick, start, times_begun, until, written
 
+from cigl import CiglError
 from cigl.study.engine import run_cells
 from cigl.study.grid import cells
-from cigl.study.local import ATTEMPTS, LocalCrew, _Worker
+from cigl.study.local import ATTEMPTS, LocalWorkers, _Worker
 from cigl.study.store import StudyFolder
 from cigl.train.folder import RunFolder
 
@@ -66,23 +67,61 @@ def test_the_end_of_the_engine_is_the_end_of_its_workers(number, tmp_path):
     _, errors = process.communicate(timeout=900)
     if number == signal.SIGTERM:
         assert process.returncode == 143
-        assert "what was trained is saved, give the same command to go on" in errors
+        assert "what was trained is saved, give the same command to resume" in errors
     until(lambda: gone(worker))
     assert saved(run)  # the worker was asked to stop, and saved itself
     assert not study.folder(cells(study.read())[0]).is_locked
     assert not (run / "error.json").exists()
 
 
-def test_a_run_that_kills_its_workers_is_given_up_and_told_of(tmp_path, monkeypatch):
+def test_a_run_that_kills_its_workers_is_given_up_and_reported(tmp_path, monkeypatch):
     """In place of a worker, a process that ends at the first order."""
     monkeypatch.setattr(sys, "executable", "/bin/false")
     folder = StudyFolder(tmp_path)
     folder.create(quick())
-    tally = run_cells(folder, cells(quick()), LocalCrew(2, folder.log), lambda tally, news: None)
+    tally = run_cells(folder, cells(quick()), LocalWorkers(2, folder.log), lambda tally, news: None)
     assert len(tally.failed) == 2
     for message in tally.failed.values():
         assert f"died {ATTEMPTS} times (exit code 1)" in message
     assert len(folder.find().failed) == 2
+
+
+class _Dying:
+    """A worker whose process dies: of its run, or after it."""
+
+    started = 0
+    process = type("Process", (), {"wait": staticmethod(lambda: 0)})
+
+    def __init__(self, threads, log):
+        type(self).started += 1
+        self.is_alive = True
+
+    def do(self, order, report):
+        self.is_alive = False
+        return {"state": "done", "message": "", "seconds": 0.0} if order["path"] == "dies after its run" else None
+
+    def stop(self):
+        pass
+
+    def ending(self):
+        return "SIGKILL"
+
+
+def test_deaths_are_counted_as_they_are(tmp_path, monkeypatch):
+    """A process that died before the run began is replaced and not counted; an end on request is no death."""
+    monkeypatch.setattr("cigl.study.local._Worker", _Dying)
+    monkeypatch.setattr(_Dying, "started", 0)
+    workers = LocalWorkers(1, tmp_path / "log")
+    assert workers.submit({"path": "dies after its run", "config": {}, "masks": 0}).result()["state"] == "done"
+    with pytest.raises(CiglError, match=rf"died {ATTEMPTS} times \(SIGKILL\)"):
+        workers.submit({"path": "dies", "config": {}, "masks": 0}).result()
+    assert _Dying.started == 1 + ATTEMPTS
+    workers._closed = True
+    with pytest.raises(CiglError, match="stopped before this run was done") as error:
+        workers._do({"path": "dies", "config": {}, "masks": 0})
+    assert "died" not in str(error.value)
+    assert _Dying.started == 2 + ATTEMPTS
+    workers.close()
 
 
 def test_a_worker_stops_between_runs(tmp_path):
@@ -97,9 +136,9 @@ def test_workers_share_the_threads(tmp_path, monkeypatch):
     monkeypatch.setattr("cigl.study.local.cores", lambda: 8)
     monkeypatch.setattr("cigl.study.local._Worker", lambda threads, log: asked.append(threads) or _Done())
     for jobs in (1, 3, 20):
-        crew = LocalCrew(jobs, tmp_path / "log")
-        crew.submit({"path": "", "config": {}, "masks": 0}).result()
-        crew.close()
+        workers = LocalWorkers(jobs, tmp_path / "log")
+        workers.submit({"path": "", "config": {}, "masks": 0}).result()
+        workers.close()
     assert asked == [8, 2, 1]
 
 
@@ -107,8 +146,9 @@ class _Done:
     """A worker that has nothing to do."""
 
     process = type("Process", (), {"wait": staticmethod(lambda: 0)})
+    is_alive = True
 
-    def do(self, order, tell):
+    def do(self, order, report):
         return {"state": "done", "message": "", "seconds": 0.0}
 
     def stop(self):

@@ -78,7 +78,7 @@ def test_status_of_nothing(tmp_path):
 
 
 def run_with(outcomes, monkeypatch, tmp_path, *more):
-    """The command, with a crew that finishes or fails runs at once."""
+    """The command, with workers that finishes or fails runs at once."""
     from concurrent.futures import Future
 
     folder = StudyFolder(tmp_path / "out")
@@ -94,8 +94,8 @@ def run_with(outcomes, monkeypatch, tmp_path, *more):
             run.write_json("result.json", {"config": order["config"]})
         return future
 
-    crew = SimpleNamespace(size=1, submit=submit, share=lambda order: 0.0, close=lambda: None)
-    monkeypatch.setattr("cigl.study.local.LocalCrew", lambda *given: crew)
+    workers = SimpleNamespace(size=1, submit=submit, share=lambda order: 0.0, close=lambda: None)
+    monkeypatch.setattr("cigl.study.local.LocalWorkers", lambda *given: workers)
     file = written(quick(methods=METHODS), tmp_path / "mine.yaml")
     return runner.invoke(app, ["study", "run", str(file), "--out", str(tmp_path / "out"), *more])
 

@@ -17,5 +17,5 @@ def test_the_example_is_a_study():
     assert len(cells(study)) == 3 * (1 + 4 * 2)
 
 
-def test_every_scale_is_told_of():
+def test_every_scale_is_named():
     assert all(f"`--scale {scale}`" in PAGE for scale in SCALES)

@@ -1,4 +1,4 @@
-"""The engine's promises with a crew in this process: nothing twice, failures recorded, the rest goes on."""
+"""The engine's promises with workers in this process: nothing twice, failures recorded, the rest is run."""
 
 import json
 import threading
@@ -18,7 +18,7 @@ from cigl.train.folder import RunFolder
 
 
 class Here:
-    """A crew of one thread; ``does`` stands in for the work."""
+    """Workers of one thread; ``does`` stands in for the work."""
 
     size = 1
 
@@ -37,8 +37,8 @@ class Here:
         self.closed = True
 
 
-def run(folder, crew=None, wanted=None, show=lambda tally, news: None):
-    return run_cells(folder, cells(folder.read()) if wanted is None else wanted, crew or Here(), show)
+def run(folder, workers=None, wanted=None, show=lambda tally, news: None):
+    return run_cells(folder, cells(folder.read()) if wanted is None else wanted, workers or Here(), show)
 
 
 def created(path, **changes):
@@ -49,9 +49,9 @@ def created(path, **changes):
 
 def test_a_study_is_run_once(tmp_path):
     folder = created(tmp_path, settings={"toy": SETTING | {"temperature": "holdout"}})
-    crew, news = Here(), []
-    tally = run(folder, crew, show=lambda tally, lines: news.extend(lines))
-    assert (tally.done, tally.total, tally.failed, crew.closed) == (2, 2, {}, True)
+    workers, news = Here(), []
+    tally = run(folder, workers, show=lambda tally, lines: news.extend(lines))
+    assert (tally.done, tally.total, tally.failed, workers.closed) == (2, 2, {}, True)
     assert len(news) == 2
     assert all("done in" in line for line in news)
     assert len(folder.find().finished) == 2
@@ -73,13 +73,13 @@ def test_a_part_now_and_the_rest_later(tmp_path):
 
 def test_cells_with_the_same_configuration_are_one_run(tmp_path):
     folder = created(tmp_path, methods={"rigl": METHODS["rigl"], "same": METHODS["rigl"]})
-    crew = Here()
-    tally = run(folder, crew)
-    assert (len(crew.orders), tally.total) == (1, 1)
+    workers = Here()
+    tally = run(folder, workers)
+    assert (len(workers.orders), tally.total) == (1, 1)
     assert len(folder.find().finished) == 2
 
 
-def test_a_failed_run_is_recorded_the_rest_goes_on_and_it_is_tried_again(tmp_path, monkeypatch):
+def test_a_failed_run_is_recorded_the_rest_is_run_and_it_is_tried_again(tmp_path, monkeypatch):
     settings = {"bad": SETTING | {"train_size": 10**6}, "good": SETTING}
     folder = created(tmp_path, methods={"rigl": METHODS["rigl"]}, settings=settings)
     tally = run(folder)
@@ -170,8 +170,8 @@ def test_masks_are_drawn_from_the_last_weights(tmp_path):
     assert len(found.masks["Z*W"]) == len(set(found.masks["Z*W"])) == 3  # draws differ
     assert all(0 <= value <= 1 for value in [found.masks["W"], *found.masks["Z*W"]])
     before = (found.path / "masks.json").stat().st_mtime_ns
-    assert run(folder, crew := Here()).done == 1
-    assert crew.orders == []
+    assert run(folder, workers := Here()).done == 1
+    assert workers.orders == []
     assert (found.path / "masks.json").stat().st_mtime_ns == before
 
 

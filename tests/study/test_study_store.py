@@ -11,7 +11,7 @@ from cigl.study.show import status
 from cigl.study.store import StudyFolder, record_failure
 
 
-def test_what_is_created_is_read_back_and_gone_on_with(tmp_path):
+def test_what_is_created_is_read_back_and_resumed(tmp_path):
     folder = StudyFolder(tmp_path / "a")
     folder.create(quick())
     before = folder.file.read_bytes()
@@ -27,6 +27,14 @@ def test_seeds_are_added(tmp_path):
     folder.create(quick(seeds=(5, 1)))
     assert folder.read().seeds == (0, 1, 5)
     assert folder.runs.resolve() == tmp_path / "shared"
+
+
+def test_what_people_read_may_change(tmp_path):
+    """A folder of an older cigl can be resumed although the catalogue describes the study in other words."""
+    folder = StudyFolder(tmp_path)
+    folder.create(quick(about="as it was", seeds=(0,)))
+    folder.create(quick(about="as it is", labels={"rigl": "RigL"}, seeds=(1,)))
+    assert (folder.read().about, folder.read().label("rigl"), folder.read().seeds) == ("as it is", "RigL", (0, 1))
 
 
 def test_another_study_is_refused_and_nothing_changes(tmp_path):
@@ -47,6 +55,32 @@ def test_runs_in_a_folder_that_studies_share(tmp_path):
     two.create(quick(methods={"rigl": METHODS["rigl"]}), tmp_path / "runs")
     rigl = cells(two.read())[0]
     assert one.folder(rigl).path.resolve() == two.folder(rigl).path.resolve()
+
+
+OF_0_1 = """name: main
+settings:
+  small: {preset: mnist1d-mlp, validation: 0.1, temperature: holdout}
+methods:
+  dense: {method: dense, sparsity: 0.0}
+  rigl: {method: rigl}
+sparsity: [0.8, 0.9]
+seeds: [0, 1]
+about: ''
+reference: rigl
+masks: 0
+labels: {dense: Dense, rigl: RigL}
+runs: ../runs
+"""
+
+
+def test_a_study_of_version_0_1_finds_its_runs(tmp_path):
+    """Their folders are named by digests, which must not change."""
+    (tmp_path / "study.yaml").write_text(OF_0_1)
+    folder = StudyFolder(tmp_path)
+    found = cells(folder.read())
+    assert len(found) == 6
+    assert [cell.digest for cell in found[:2]] == ["c79710a8db804a30", "70eac6d28ad13d34"]
+    assert folder.folder(found[0]).path == tmp_path / "../runs/c79710a8db804a30"
 
 
 @pytest.mark.parametrize("content", ["- 1", "a: [", "name: x\nsettings: {}\nmethods: {}\n"])

@@ -113,6 +113,7 @@ values = st.fixed_dictionaries(
         "random_mask": st.none() | st.floats(0, 0.5),
         "bf16": st.booleans(),
         "average_of": st.sampled_from([None, "Z*W", "p*W"]),
+        "options": st.dictionaries(st.sampled_from("abc"), st.booleans() | st.integers(0, 9) | st.floats(0, 1)),
     },
 )
 
@@ -130,7 +131,47 @@ def test_the_digest_tells_configurations_apart():
     digests = {base.digest(), base.changed(seed=1).digest(), base.changed(lr=0.2).digest()}
     assert len(digests) == 3
     assert base.changed(seed=1).digest(without=("seed",)) == base.digest(without=("seed",))
-    assert set(base.plain()) == set(KEYS)
+    assert set(base.plain()) == set(KEYS) - {"options"}
+
+
+def test_digests_stay_what_they_were():
+    """They name the folders of runs: these three were computed before there were options."""
+    assert Config().digest() == "0ae56bc60a41f146"
+    preset = resolve({"seed": 3, "method": "rigl"}, preset="cifar10-wrn-22-2")
+    assert preset.digest() == "0315988dbbf3d1f8"
+    many = Config(average_of="p*W", temperature="pilot", random_mask=0.05, milestones=[0.5])
+    assert many.digest() == "8ff8cb477023725e"
+    assert "options" not in Config().plain()
+    assert Config(options={}).digest() == Config().digest()
+
+
+def test_options_of_a_method(tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text("method: dst-ee\noptions: {eps: 2.0, c: 1e-3}\n")
+    config = resolve(file=file)
+    assert dict(config.options) == {"c": 0.001, "eps": 2.0}
+    assert config == Config(method="dst-ee", options={"c": 0.001, "eps": 2.0})
+    assert config.digest() != config.changed(options={}).digest()
+    assert config.changed(seed=1).options == config.options
+    assert config.plain()["options"] == {"c": 0.001, "eps": 2.0}
+    assert len({config, config.changed()}) == 1  # configurations are keys of sets
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (3, "options is 3: give names and values"),
+        (("c",), "options is"),
+        ([1], "options is .* give names and values"),
+        ({"random_mask": 0.1}, "random_mask is a key of its own"),
+        ({"c": None}, "option c is None: give a number"),
+        ({"c": float("nan")}, "option c is nan: give a number"),
+        ({3: 1}, "option 3 is 1"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(CiglError, match=message):
+        Config(options=options)
 
 
 def test_what_is_held_out():

@@ -21,7 +21,7 @@ from cigl.train.config import Config
 from cigl.train.folder import RunFolder
 from cigl.train.run import complete, evaluate_run, resume, train
 from cigl.train.signals import Stopped
-from cigl.train.trainer import Parts
+from cigl.train.trainer import Splits, Trainer
 
 SMALL = {"train_size": 640, "epochs": 5, "batch_size": 64, "update_every": 5, "average_from": 0.6, "update_until": 0.5}
 
@@ -81,6 +81,8 @@ def test_the_saved_configuration_reproduces_the_run(tmp_path):
     again = RunFolder(tmp_path / "a").read_config()
     train(again, tmp_path / "b")
     assert outcome(tmp_path / "a") == outcome(tmp_path / "b")
+    files = [(tmp_path / name / "model.safetensors").read_bytes() for name in "ab"]
+    assert files[0] == files[1]
 
 
 @pytest.mark.parametrize("method", list(cigl.methods()))
@@ -171,6 +173,52 @@ def test_a_signal_at_the_end_of_the_last_epoch_is_not_lost(tmp_path):
     assert resumed["inference_flops"] is not None
 
 
+def test_seconds_count_what_came_before_a_resume_within_an_epoch(tmp_path, monkeypatch):
+    """A clock that a step takes a second of: an epoch has 10 steps, the run 50."""
+    now = [0.0]
+    monkeypatch.setattr("cigl.train.run.time.monotonic", lambda: now[0])
+
+    def tick(trainer, row):
+        now[0] += row is None
+
+    def bomb(trainer, row):
+        tick(trainer, row)
+        if row is None and trainer.step == 17:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    whole = train(small(), tmp_path / "whole", progress=tick)
+    with pytest.raises(Stopped):
+        train(small(), tmp_path / "part", progress=bomb)
+    now[0] += 1000  # the time between
+    part = resume(tmp_path / "part", progress=tick)
+    assert part["seconds"] == pytest.approx(whole["seconds"], abs=1.5)
+
+
+def test_a_checkpoint_of_version_0_1_0_has_no_seconds(tmp_path):
+    with pytest.raises(Stop):
+        train(small(), tmp_path / "part", progress=_stop_after_epoch(2))
+    newest = max((tmp_path / "part" / "checkpoints").iterdir(), key=lambda path: int(path.stem))
+    state = tensors.load(newest)
+    del state["seconds"]
+    tensors.save(newest, state)
+    train(small(), tmp_path / "whole")
+    resume(tmp_path / "part")
+    assert outcome(tmp_path / "whole") == outcome(tmp_path / "part")
+
+
+def test_an_option_of_a_method_reaches_it(tmp_path):
+    trainer = Trainer(config := small(method="dst-ee", options={"c": 0.5}), Splits.of(config))
+    assert trainer.sparse.method.c == 0.5
+    for options, message in (
+        ({"cc": 1}, "unknown option of method 'dst-ee' 'cc'"),
+        ({"c": "much"}, "c .*is 'much': give a number"),
+        ({"memory": 3}, "option memory of method 'dst-ee' can't be set"),
+    ):
+        with pytest.raises(CiglError, match=message):
+            train(small(method="dst-ee", options=options), tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
 def test_an_edited_configuration_is_not_mixed_into_a_run(tmp_path):
     with pytest.raises(Stop):
         train(small(), tmp_path / "a", progress=_stop_after_epoch(2))
@@ -195,7 +243,7 @@ def test_the_learning_rate_of_an_epoch_is_the_one_it_was_trained_with(tmp_path):
     )
 
 
-def test_evaluate_mends_and_removes_nothing(tmp_path):
+def test_evaluate_repairs_and_removes_nothing(tmp_path):
     train(small(method="rigl-mcdp"), tmp_path / "a")
     newest = tmp_path / "a" / "checkpoints" / "50.safetensors"
     newest.write_bytes(newest.read_bytes()[:-9])
@@ -258,7 +306,7 @@ def test_signals_save_and_end_with_their_code(number, code, tmp_path):
     started(process, tmp_path / "a")
     process.send_signal(number)
     assert process.wait(60) == code
-    assert "what was trained is saved, go on with --resume" in process.stderr.read()
+    assert "what was trained is saved, resume it with --resume" in process.stderr.read()
     assert RunFolder(tmp_path / "a").load_checkpoint() is not None
 
 
@@ -325,10 +373,10 @@ def test_bad_data_and_models_leave_no_run_behind(tmp_path):
 
 
 def test_the_held_out_part_is_never_trained_on():
-    parts = Parts.of(small(validation=0.2))
-    assert len(parts.train) + len(parts.validation) == 640
-    held = {tuple(row) for row in next(iter(parts.validation.batches(10**4)))[0].flatten(1).tolist()}
-    used = {tuple(row) for row in next(iter(parts.train.batches(10**4)))[0].flatten(1).tolist()}
+    splits = Splits.of(small(validation=0.2))
+    assert len(splits.train) + len(splits.validation) == 640
+    held = {tuple(row) for row in next(iter(splits.validation.batches(10**4)))[0].flatten(1).tolist()}
+    used = {tuple(row) for row in next(iter(splits.train.batches(10**4)))[0].flatten(1).tolist()}
     assert not held & used
 
 
@@ -374,7 +422,7 @@ def test_evaluate_refuses_what_is_not_finished(tmp_path):
 
     with pytest.raises(Stop):
         train(small(), tmp_path / "a", progress=bomb)
-    with pytest.raises(CiglError, match="not finished: go on with `cigl train --resume"):
+    with pytest.raises(CiglError, match="not finished: resume it with `cigl train --resume"):
         evaluate_run(tmp_path / "a")
     train(small(), tmp_path / "b")
     with pytest.raises(CiglError, match="has no temperature"):

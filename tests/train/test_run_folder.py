@@ -29,7 +29,7 @@ def test_the_newest_two_checkpoints_are_kept_and_the_newest_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["flip", "empty", "cut"])
-def test_a_damaged_newest_checkpoint_is_told_of_and_the_one_before_is_used(damage, tmp_path):
+def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_is_used(damage, tmp_path):
     folder = RunFolder(tmp_path)
     with folder.locked():
         for step in (5, 10):

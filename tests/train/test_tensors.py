@@ -107,3 +107,12 @@ def test_paths_that_read_the_same_stay_apart(tmp_path):
     assert found.keys() == state.keys()
     assert [len(found[name]) for name in ("a.b", "a.0", "")] == [2, 3, 4]
     assert found["a"] == inner
+
+
+def test_the_same_state_is_the_same_file(tmp_path):
+    """safetensors itself writes its metadata in another order each time."""
+    state = {"ä.weight": torch.arange(6.0).view(2, 3), "step": 3, "empty": torch.empty(0)}
+    for number in range(20):
+        tensors.save(tmp_path / f"{number}.safetensors", state)
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
+    assert load_file(tmp_path / "0.safetensors")["ä.weight"].tolist() == [[0, 1, 2], [3, 4, 5]]

@@ -1,10 +1,14 @@
-"""How confidence is measured and mended."""
+"""How confidence is measured and corrected.
 
-from cigl.calibrate.compare import Comparison, Difference, compare
-from cigl.calibrate.corrupt import corrupt
+``compare``, ``corrupt``, ``evaluate`` and ``report`` are modules that can be called like their main function.
+"""
+
+from typing import TYPE_CHECKING
+
+from cigl.calibrate.compare import Comparison, Difference
 from cigl.calibrate.diagram import prepare_reliability_diagram, prepare_shift_figure, reliability_diagrams
 from cigl.calibrate.ensemble import Ensemble, MonteCarlo, mean_prediction
-from cigl.calibrate.evaluate import evaluate, predict
+from cigl.calibrate.evaluate import predict
 from cigl.calibrate.regression import (
     RegressionReport,
     evaluate_regression,
@@ -12,11 +16,19 @@ from cigl.calibrate.regression import (
     regression_report,
     weight_decay,
 )
-from cigl.calibrate.report import Bin, Estimate, Report, report
+from cigl.calibrate.report import Bin, Estimate, Report
 from cigl.calibrate.shift import Shift, under_shift
 from cigl.calibrate.streaming import Streaming
 from cigl.calibrate.temperature import HeldOut, Temperature, TemperatureScaled, fit_temperature, split_and_scale
 from cigl.calibrate.training import mixup, smooth_labels
+
+if TYPE_CHECKING:  # a type checker knows no callable modules: it sees the functions
+    from cigl.calibrate.compare import compare
+    from cigl.calibrate.corrupt import corrupt
+    from cigl.calibrate.evaluate import evaluate
+    from cigl.calibrate.report import report
+else:
+    from cigl.calibrate import compare, corrupt, evaluate, report
 
 __all__ = [
     "Bin",

@@ -10,8 +10,9 @@ import numpy as np
 
 from cigl.calibrate.bins import Array
 from cigl.calibrate.intervals import percentile_interval
-from cigl.calibrate.metrics import HIGHER_IS_BETTER, is_calibration_error
+from cigl.calibrate.registry import metric
 from cigl.calibrate.report import Estimate, Report, in_column
+from cigl.callable_module import make_callable
 from cigl.errors import CiglError, unknown
 
 
@@ -31,11 +32,12 @@ class Difference:
     def better(self) -> str:
         """Which of the two the difference speaks for ("a" or "b"), or "" where the interval holds 0.
 
-        The gap has a sign, and nearer to 0 is better: its difference speaks for neither.
+        Where nearer to 0 is better (the gap, which has a sign), the difference speaks for neither.
         """
-        if self.name == "gap" or self.low <= 0 <= self.high:
+        better = metric(self.name).better
+        if better == "zero" or self.low <= 0 <= self.high:
             return ""
-        return "a" if (self.low > 0) == (self.name in HIGHER_IS_BETTER) else "b"
+        return "a" if (self.low > 0) == (better == "higher") else "b"
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def compare(a: Report, b: Report) -> Comparison:
     """Paired bootstrap of every difference that both reports hold.
 
     Every report draws the same resamples of its n points, so the difference of two reports' draws is a paired
-    draw. Reports of different test sets are refused: the labels in order tell.
+    draw. Reports of different test sets are refused, by their labels in order.
 
     Calibration errors are biased, and of two models the better one's more: so their interval is made of the two
     reports' own corrected intervals (MOVER, Zou & Donner 2008). Measured coverage in eight pairs of models (2 to 100
@@ -76,7 +78,7 @@ def compare(a: Report, b: Report) -> Comparison:
     chosen with): ``ece_15`` 92 to 100 %, ``ece_mass_15`` 90 to 100 %, ``ece_classwise_15`` and ``mce_15`` 97 to 100 %,
     ``l2_debiased_15`` 96 to 100 %. Mostly it is wider than it need be: errors that differ little stay undecided.
 
-    >>> from cigl.calibrate import report
+    >>> from cigl.calibrate.report import report
     >>> labels = [0, 1] * 50
     >>> good = report(probabilities=[[0.8, 0.2], [0.2, 0.8]] * 50, labels=labels)
     >>> bad = report(probabilities=[[0.6, 0.4], [0.4, 0.6]] * 50, labels=labels)
@@ -87,8 +89,10 @@ def compare(a: Report, b: Report) -> Comparison:
         if not isinstance(one, Report):
             raise CiglError(f"compare takes two reports, not {type(one).__name__}: make them with cigl.evaluate.")
     if not np.array_equal(a.samples.labels, b.samples.labels):
-        raise CiglError(f"the reports are of different test sets ({a.n} and {b.n} samples, or other labels, or another "
-                        "order): evaluate both models on the same loader, without shuffling.")  # fmt: skip
+        raise CiglError(
+            f"the reports are of different test sets ({a.n} and {b.n} samples, or other labels, or another "
+            "order): evaluate both models on the same loader, without shuffling."
+        )
     if a.resamples != b.resamples:
         raise CiglError(f"the reports have {a.resamples} and {b.resamples} resamples: evaluate both with as many.")
     names = [name for name in a.metrics if name in b.metrics]
@@ -99,14 +103,15 @@ def _difference(name: str, a: Report, b: Report) -> Difference:
     one, two = a.metrics[name], b.metrics[name]
     value = float(one) - float(two)
     draws = a.draws[name] - b.draws[name]
-    if is_calibration_error(name):
+    biased = metric(name).biased
+    if biased:
         low, high = _mover(one, two, a.draws[name], b.draws[name])
     else:
         low, high = percentile_interval(draws)
     low, high = min(low, value), max(high, value)
     if not value:  # no sign to be wrong about
         against = 0.5
-    elif is_calibration_error(name):  # as if normal, with the interval's reach towards 0
+    elif biased:  # as if normal, with the interval's reach towards 0
         reach = (value - low if value > 0 else high - value) / 1.96
         against = math.erfc(abs(value) / reach / math.sqrt(2)) / 2 if reach else 0.0
     else:  # a draw of 0 is half against
@@ -117,7 +122,7 @@ def _difference(name: str, a: Report, b: Report) -> Difference:
 def _mover(a: Estimate, b: Estimate, draws_a: Array, draws_b: Array) -> tuple[float, float]:
     """The interval of a difference from two intervals and the correlation of their draws.
 
-    Each counts from where the error is without its noise. One that can't be told from noise counts from 0, and
+    Each counts from where the error is without its noise. One that is not significant counts from 0, and
     its draws, which then are of noise, don't say how the two go together.
     """
     from_a, from_b = _without_noise(a), _without_noise(b)
@@ -137,3 +142,6 @@ def _without_noise(e: Estimate) -> float:
 
 def _apart(x: float, y: float, correlation: float) -> float:
     return math.sqrt(max(x * x - 2 * correlation * x * y + y * y, 0.0))
+
+
+make_callable(__name__)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from cigl.callable_module import make_callable
 from cigl.errors import CiglError, unknown
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -39,11 +40,15 @@ def corrupt(images: Tensor, kind: str, severity: int, seed: int = 0, first: int 
     if not isinstance(images, Tensor):
         raise CiglError(f"images are {type(images).__name__}: pass a tensor (..., channels, height, width).")
     if images.ndim < 3 or not images.is_floating_point():
-        raise CiglError(f"images must be floating-point tensors (..., channels, height, width), not {images.dtype} of "
-                        f"shape {tuple(images.shape)}; bytes are divided by 255 first.")  # fmt: skip
+        raise CiglError(
+            f"images must be floating-point tensors (..., channels, height, width), not {images.dtype} of "
+            f"shape {tuple(images.shape)}; bytes are divided by 255 first."
+        )
     if images.numel() and not 0 <= float(images.min()) <= float(images.max()) <= 1:
-        raise CiglError(f"images run from {float(images.min()):.3g} to {float(images.max()):.3g}, not within 0 to 1: "
-                        "corrupt them before normalising (under_shift takes normalize=).")  # fmt: skip
+        raise CiglError(
+            f"images run from {float(images.min()):.3g} to {float(images.max()):.3g}, not within 0 to 1: "
+            "corrupt them before normalising (under_shift takes normalize=)."
+        )
     apply, strengths = KINDS[kind]
     flat = images.reshape(-1, *images.shape[-3:]).float()
     worse = apply(flat, strengths[severity - 1], _Random(seed, first))
@@ -65,8 +70,10 @@ class _Random:
             generator.manual_seed(int(mixed[0]))
             for row, shape in zip(rows, shapes, strict=True):
                 row.append(draw(shape, generator=generator))
-        return [torch.stack(row).to(like.device) if row else like.new_empty(0, *shape)
-                for row, shape in zip(rows, shapes, strict=True)]  # fmt: skip
+        return [
+            torch.stack(row).to(like.device) if row else like.new_empty(0, *shape)
+            for row, shape in zip(rows, shapes, strict=True)
+        ]
 
 
 def _noise(images: Tensor, deviation: float, random: _Random) -> Tensor:
@@ -116,3 +123,6 @@ KINDS: dict[str, tuple[Corruption, tuple[float, ...]]] = {
     "haze": (_haze, (0.2, 0.35, 0.5, 0.65, 0.8)),
     "pixelate": (_pixelate, (2.0, 3.0, 4.0, 5.5, 7.0)),
 }
+
+
+make_callable(__name__)

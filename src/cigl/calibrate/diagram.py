@@ -35,7 +35,7 @@ _LINES = ("-", "--", "-.", ":")
 def prepare_reliability_diagram(report: Report) -> dict[str, Any]:
     """What a reliability diagram shows: a bar per bin that has samples, and the text of its corner.
 
-    >>> from cigl.calibrate import report
+    >>> from cigl.calibrate.report import report
     >>> shown = prepare_reliability_diagram(report(probabilities=[[0.9, 0.1]] * 4, labels=[0, 0, 0, 1], bins=10))
     >>> [(bar["count"], bar["accuracy"], round(bar["confidence"], 2)) for bar in shown["bars"]]
     [(4, 0.75, 0.9)]
@@ -54,7 +54,7 @@ def reliability_diagrams(reports: Mapping[str, Report], path: str | os.PathLike[
     confidence: where it stands above the dot, the model is over-confident. Below, where the samples are.
 
     >>> import tempfile
-    >>> from cigl.calibrate import report
+    >>> from cigl.calibrate.report import report
     >>> one = report(probabilities=[[0.9, 0.1]] * 4, labels=[0, 0, 0, 1])
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     reliability_diagrams({"dense": one, "sparse": one}, f"{folder}/both.svg")
@@ -79,8 +79,16 @@ def reliability_diagrams(reports: Mapping[str, Report], path: str | os.PathLike[
             lower = figure.add_subplot(inner[1], sharex=upper)
             _draw_bars(upper, lower, shown, first=place % columns == 0)
             upper.set_title(titles[name], parse_math=False, fontsize=8)
-        figure.legend(*upper.get_legend_handles_labels(), loc="lower center", bbox_to_anchor=(0.5, above),
-                      ncols=3, columnspacing=1, handlelength=1.5, frameon=False, fontsize=7)  # fmt: skip
+        figure.legend(
+            *upper.get_legend_handles_labels(),
+            loc="lower center",
+            bbox_to_anchor=(0.5, above),
+            ncols=3,
+            columnspacing=1,
+            handlelength=1.5,
+            frameon=False,
+            fontsize=7,
+        )
 
     save_figure(draw, path, (_PANEL[0] * columns, _PANEL[1] * rows))
 
@@ -92,23 +100,47 @@ def _draw_bars(upper: Any, lower: Any, shown: dict[str, Any], first: bool) -> No
     accuracy = [bar["accuracy"] for bar in bars]
     confidence = [bar["confidence"] for bar in bars]
     gap = [c - a for c, a in zip(confidence, accuracy, strict=True)]
-    ends = [[a - bar["accuracy_low"] for a, bar in zip(accuracy, bars, strict=True)],
-            [bar["accuracy_high"] - a for a, bar in zip(accuracy, bars, strict=True)]]  # fmt: skip
+    ends = [
+        [a - bar["accuracy_low"] for a, bar in zip(accuracy, bars, strict=True)],
+        [bar["accuracy_high"] - a for a, bar in zip(accuracy, bars, strict=True)],
+    ]
     middle = [a + w / 2 for a, w in zip(left, width, strict=True)]
     edge = 0.6 if shown["bins"] <= _MANY else 0
     upper.plot([0, 1], [0, 1], color="0.35", linestyle="--", linewidth=0.8, zorder=3)
     upper.bar(left, accuracy, width, align="edge", color="0.82", edgecolor="black", linewidth=edge, label="accuracy")
-    upper.bar(left, gap, width, bottom=accuracy, align="edge", facecolor="none", edgecolor="0.25", hatch="/////",
-              linewidth=edge, label="gap to confidence", zorder=2)  # fmt: skip
+    upper.bar(
+        left,
+        gap,
+        width,
+        bottom=accuracy,
+        align="edge",
+        facecolor="none",
+        edgecolor="0.25",
+        hatch="/////",
+        linewidth=edge,
+        label="gap to confidence",
+        zorder=2,
+    )
     size = 2 if edge else 1
-    upper.errorbar(middle, accuracy, ends, fmt="o", color="black", markersize=size, elinewidth=edge * 4 / 3 or 0.3,
-                   capsize=1.5 if edge else 0, zorder=4, label="95 % interval")  # fmt: skip
+    upper.errorbar(
+        middle,
+        accuracy,
+        ends,
+        fmt="o",
+        color="black",
+        markersize=size,
+        elinewidth=edge * 4 / 3 or 0.3,
+        capsize=1.5 if edge else 0,
+        zorder=4,
+        label="95 % interval",
+    )
     upper.axhline(1, color="black", linewidth=0.4)
     upper.set(xlim=(0, 1), ylim=(0, _HEADROOM), yticks=[0, 0.2, 0.4, 0.6, 0.8, 1])
     upper.text(0.03, 0.98, "\n".join(shown["text"]), transform=upper.transAxes, va="top", fontsize=7, linespacing=1.25)
     upper.tick_params(labelbottom=False)
-    lower.bar(left, [bar["count"] for bar in bars], width, align="edge", color="0.55", edgecolor="black",
-              linewidth=edge)  # fmt: skip
+    lower.bar(
+        left, [bar["count"] for bar in bars], width, align="edge", color="0.55", edgecolor="black", linewidth=edge
+    )
     lower.set_xlabel("confidence")
     lower.locator_params(axis="y", nbins=2, integer=True)
     if first:
@@ -125,9 +157,13 @@ def prepare_shift_figure(shift: Shift) -> dict[str, Any]:
         lines = {}
         for kind, row in shift.reports.items():
             estimates = [getattr(one, name) for one in row.values()]
-            lines[kind] = {"severity": list(row), "value": [float(e) for e in estimates],
-                           "low": [e.low for e in estimates], "high": [e.high for e in estimates],
-                           "floor": [e.floor for e in estimates]}  # fmt: skip
+            lines[kind] = {
+                "severity": list(row),
+                "value": [float(e) for e in estimates],
+                "low": [e.low for e in estimates],
+                "high": [e.high for e in estimates],
+                "floor": [e.floor for e in estimates],
+            }
         panels[f"ece_{bins}" if name == "ece" else name] = lines
     return panels
 
@@ -142,15 +178,27 @@ def shift_figure(shift: Shift, path: str | os.PathLike[str]) -> None:
             for number, (kind, line) in enumerate(lines.items()):
                 spread = 0.12 * (number - (len(lines) - 1) / 2)  # side by side, so that intervals don't overlap
                 shades = [str(round(0.55 * number / max(1, len(lines) - 1), 2))]
-                ends = [[v - low for v, low in zip(line["value"], line["low"], strict=True)],
-                        [high - v for v, high in zip(line["value"], line["high"], strict=True)]]  # fmt: skip
+                ends = [
+                    [v - low for v, low in zip(line["value"], line["low"], strict=True)],
+                    [high - v for v, high in zip(line["value"], line["high"], strict=True)],
+                ]
                 ends = [[max(0.0, end) for end in side] for side in ends]
-                panel.errorbar([s + spread for s in line["severity"]], line["value"], ends, label=kind, color=shades[0],
-                               marker=_MARKS[number % len(_MARKS)], linestyle=_LINES[number % len(_LINES)],
-                               markersize=3.5, linewidth=0.9, elinewidth=0.6)  # fmt: skip
+                panel.errorbar(
+                    [s + spread for s in line["severity"]],
+                    line["value"],
+                    ends,
+                    label=kind,
+                    color=shades[0],
+                    marker=_MARKS[number % len(_MARKS)],
+                    linestyle=_LINES[number % len(_LINES)],
+                    markersize=3.5,
+                    linewidth=0.9,
+                    elinewidth=0.6,
+                )
             if floors := [f for line in lines.values() for f in line["floor"] if f is not None]:
-                panel.axhline(sum(floors) / len(floors), color="black", linestyle=(0, (1, 3)), linewidth=0.9,
-                              label="noise floor")  # fmt: skip
+                panel.axhline(
+                    sum(floors) / len(floors), color="black", linestyle=(0, (1, 3)), linewidth=0.9, label="noise floor"
+                )
                 panel.set_ylim(bottom=0)
             panel.set(xlabel="severity (0: as they are)", title=name, xticks=next(iter(lines.values()))["severity"])
         axes[-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize=7, frameon=False, handlelength=3)

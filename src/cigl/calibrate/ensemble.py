@@ -47,8 +47,10 @@ def logits_of(output: Any) -> Tensor:
         return output
     found = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
     if not isinstance(found, Tensor):
-        raise CiglError(f"the model returned a {type(output).__name__} without logits: wrap it in a module that "
-                        "returns a tensor of shape (samples, classes).")  # fmt: skip
+        raise CiglError(
+            f"the model returned a {type(output).__name__} without logits: wrap it in a module that "
+            "returns a tensor of shape (samples, classes)."
+        )
     return found
 
 
@@ -84,8 +86,10 @@ class MonteCarlo(nn.Module):
         if not isinstance(n, int) or n < 1:
             raise CiglError(f"members is {n!r}: say how many times to run the model, at least once.")
         if not any(_drops(module) for module in model.modules()):
-            raise CiglError("the model has no dropout layer, so every run would be the same: pass a list of models as "
-                            "members, for example sparse.members(n) for random masks over the weights.")  # fmt: skip
+            raise CiglError(
+                "the model has no dropout layer, so every run would be the same: pass a list of models as "
+                "members, for example sparse.members(n) for random masks over the weights."
+            )
         self.model = model
         self.n = n
 

@@ -15,6 +15,7 @@ from cigl.calibrate.bins import check_bins
 from cigl.calibrate.ensemble import Ensemble, MonteCarlo, logits_of
 from cigl.calibrate.report import RESAMPLES, Report, report
 from cigl.calibrate.samples import as_tensor
+from cigl.callable_module import make_callable
 from cigl.errors import CiglError
 
 Members = int | Iterable[nn.Module] | None
@@ -49,8 +50,10 @@ def evaluate(
 def with_members(model: nn.Module | None, members: Members) -> nn.Module:
     """The model whose predictions are meant."""
     if isinstance(members, bool) or (isinstance(members, nn.Module) and not isinstance(members, nn.ModuleList)):
-        raise CiglError(f"members is {type(members).__name__}: pass a list of models, or how many times to run one "
-                        "model with its dropout layers on.")  # fmt: skip
+        raise CiglError(
+            f"members is {type(members).__name__}: pass a list of models, or how many times to run one "
+            "model with its dropout layers on."
+        )
     if isinstance(members, (int, np.integer)):
         if model is None:
             raise CiglError(f"members={members} runs a model that many times: pass the model.")
@@ -58,8 +61,10 @@ def with_members(model: nn.Module | None, members: Members) -> nn.Module:
     if members is not None:
         return Ensemble(members)
     if not isinstance(model, nn.Module):
-        raise CiglError(f"a model (nn.Module) is needed, not {type(model).__name__}; predictions that are already "
-                        "there go to cigl.calibrate.report(logits=..., labels=...).")  # fmt: skip
+        raise CiglError(
+            f"a model (nn.Module) is needed, not {type(model).__name__}; predictions that are already "
+            "there go to cigl.calibrate.report(logits=..., labels=...)."
+        )
     return model
 
 
@@ -77,11 +82,15 @@ def predict(model: nn.Module, loader: Iterable[Any], device: torch.device | str 
             labels.append(labels_of(batch).cpu())
             logits.append(logits_of(forward(model, batch)).cpu())
             if logits[-1].shape[:1] != labels[-1].shape[:1]:
-                raise CiglError(f"a batch has {tuple(logits[-1].shape)} logits and {tuple(labels[-1].shape)} labels: "
-                                "there must be one row per label.")  # fmt: skip
+                raise CiglError(
+                    f"a batch has {tuple(logits[-1].shape)} logits and {tuple(labels[-1].shape)} labels: "
+                    "there must be one row per label."
+                )
     if not logits:
-        raise CiglError("the loader yielded no batch: there is nothing to evaluate on (a generator that has been used "
-                        "up yields nothing).")  # fmt: skip
+        raise CiglError(
+            "the loader yielded no batch: there is nothing to evaluate on (a generator that has been used "
+            "up yields nothing)."
+        )
     return torch.cat(logits), torch.cat(labels)
 
 
@@ -102,8 +111,10 @@ def forward(model: nn.Module, batch: Any) -> Any:
         return default_forward(model, batch)
     except TypeError as error:
         if isinstance(batch, Mapping) and "keyword argument" in str(error):
-            raise CiglError(f"the model does not take a mapping's entries by name ({error}): let the loader yield "
-                            "(inputs, labels), or wrap the model.") from error  # fmt: skip
+            raise CiglError(
+                f"the model does not take a mapping's entries by name ({error}): let the loader yield "
+                "(inputs, labels), or wrap the model."
+            ) from error
         raise
 
 
@@ -131,3 +142,6 @@ def evaluating(model: nn.Module, device: torch.device | str | None) -> Iterator[
                 model.to(home)
             for module, mode in modes.items():
                 module.training = mode
+
+
+make_callable(__name__)

@@ -101,11 +101,11 @@ def calibration_interval(value: float, draws: Array, null: Array | None) -> tupl
     return min(low, value), max(high, value)
 
 
-def many_cells_interval(value: float, draws: Array, null: Array) -> tuple[float, float]:
+def many_cells_interval(value: float, draws: Array, null: Array | None) -> tuple[float, float]:
     """A 95 % interval for an error over so many cells that its bias, not its spread, is what is uncertain.
 
     A cell with true gap g and noise s shows E|N(g, s)| - |g| too much; a resample adds E|N(g, 2 s^2)| - E|N(g, s)|.
-    The draws tell the second, summed over cells. It fits the first being anything between what it is when all
+    The draws show the second, summed over cells. It fits the first being anything between what it is when all
     cells have the same g / s (least) and what it is when each has either none or much (most); noise alone, where
     both are largest, is ``null``. The ends leave room for both, and for the draws' spread.
 
@@ -114,6 +114,7 @@ def many_cells_interval(value: float, draws: Array, null: Array) -> tuple[float,
     0.024; 100 classes: 95 % at 0.000, 86 % at 0.003; n = 300, 3 classes: 98 to 99 %; n = 200, 2 classes: 96 to 97 %;
     n = 4,000, 10 classes: 100 %. It is wide rather than wrong.
     """
+    assert null is not None, "the metric needs a floor that is drawn"
     low, high = percentile_interval(draws)
     center, floor = float(draws.mean()), float(null.mean())
     again = max(center - value, 0.0) / floor if floor > 0 else 0.0  # the resamples' bias in units of noise alone

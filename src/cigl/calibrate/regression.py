@@ -107,8 +107,10 @@ def regression_report(*, mean: Any, variance: Any, targets: Any, resamples: int 
         raise CiglError(f"mean, variance and targets must have one shape with at least one sample, not {shapes}.")
     center, spread, target = (value.reshape(len(value), -1) for value in values)
     if not all(bool(torch.isfinite(value).all()) for value in values) or not bool((spread > 0).all()):
-        raise CiglError("mean, variance and targets must be finite and variances positive: members that all agree have "
-                        "none of their own, so give the noise's precision.")  # fmt: skip
+        raise CiglError(
+            "mean, variance and targets must be finite and variances positive: members that all agree have "
+            "none of their own, so give the noise's precision."
+        )
     z = (target - center) / spread.sqrt()
     below = torch.special.ndtr(z)
     nll = (torch.log(2 * math.pi * spread) + z.square()).mul(0.5).mean(1)
@@ -168,6 +170,8 @@ def _outputs(model: nn.Module, loader: Iterable[Any], device: torch.device | str
     if outputs.shape == (*targets.shape, 1) or (*outputs.shape, 1) == targets.shape:  # one output, as a column or not
         targets = targets.reshape(outputs.shape)
     if outputs.shape != targets.shape:
-        raise CiglError(f"the model's outputs are {tuple(outputs.shape)} and the targets {tuple(targets.shape)}: they "
-                        "must have one shape.")  # fmt: skip
+        raise CiglError(
+            f"the model's outputs are {tuple(outputs.shape)} and the targets {tuple(targets.shape)}: they "
+            "must have one shape."
+        )
     return outputs, targets

@@ -12,8 +12,11 @@ import torch
 
 from cigl.calibrate import intervals, store
 from cigl.calibrate.bins import Array, check_bins
-from cigl.calibrate.metrics import Measures, is_calibration_error, root
+from cigl.calibrate.measures import Measures
+from cigl.calibrate.metrics import root
+from cigl.calibrate.registry import BINS, Metric
 from cigl.calibrate.samples import Samples, checked_input, measure_samples
+from cigl.callable_module import make_callable
 from cigl.errors import CiglError, unknown
 
 RESAMPLES = 1000
@@ -72,8 +75,8 @@ class Report:
     Intervals are bootstrap percentiles; for calibration errors, whose bootstrap is biased, see
     ``intervals.calibration_interval``. The floor is the mean of what a perfectly calibrated model with these
     probabilities would show on this many samples: exact for top-label ECEs, from 200 draws for the others.
-    Bootstrap bins are those of the data (the edges of equal-mass bins don't move). Below some 30 samples no
-    bootstrap can be believed.
+    Bootstrap bins are those of the data (the edges of equal-mass bins don't move). Below about 30
+    samples no bootstrap can be believed.
 
     >>> r = report(probabilities=[[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]], labels=[0, 1, 1])
     >>> round(r.accuracy, 3), round(r.ece, 3), r.ece == r.ece_15
@@ -186,7 +189,7 @@ def in_column(value: float) -> str:
 
 
 def report(
-    *, logits: Any = None, probabilities: Any = None, labels: Any, bins: int = 15, resamples: int = RESAMPLES
+    *, logits: Any = None, probabilities: Any = None, labels: Any, bins: int = BINS, resamples: int = RESAMPLES
 ) -> Report:
     """Measure predictions (samples, classes) against labels. Give exactly one of logits and probabilities.
 
@@ -204,22 +207,18 @@ def report(
     null = _joined(measures.of_labels(drawn) for drawn in labels_drawn)
     floors = _floors(null, measures.floors())
     metrics = {
-        name: _estimate(name, float(values[name][0]), draws[name], null.get(name), floors.get(name))
-        for name in _listed(values)
+        each.name: _estimate(
+            each, float(values[each.name][0]), draws[each.name], null.get(each.name), floors.get(each.name)
+        )
+        for each in measures.metrics
     }
-    draws = {name: root(values) if name.startswith("l2_") else values for name, values in draws.items()}
+    draws |= {each.name: root(draws[each.name]) for each in measures.metrics if each.squared}
     return Report(samples.n, scores.shape[1], bins, metrics, _table(measures), samples, draws)
 
 
 def _joined(blocks: Any) -> dict[str, Array]:
     parts = list(blocks)
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _listed(names: Mapping[str, Any]) -> list[str]:
-    """Proper scores and accuracy first, then the gap, then the errors that depend on bins, then ``aurc``."""
-    binned = [name for name in names if is_calibration_error(name)]
-    return [*(name for name in names if name not in binned and name != "aurc"), *binned, "aurc"]
 
 
 def _floors(null: Mapping[str, Array], exact: Mapping[str, float]) -> dict[str, float]:
@@ -231,16 +230,13 @@ def _floors(null: Mapping[str, Array], exact: Mapping[str, float]) -> dict[str, 
     return {other: max(float(values.mean()) + slopes[other] * off, 0.0) for other, values in null.items()} | dict(exact)
 
 
-def _estimate(name: str, value: float, draws: Array, null: Array | None, floor: float | None) -> Estimate:
-    if not is_calibration_error(name):
-        return Estimate(value, *intervals.percentile_interval(draws))
-    if null is not None and name.startswith("ece_classwise"):
-        low, high = intervals.many_cells_interval(value, draws, null)
-    else:
-        low, high = intervals.calibration_interval(value, draws, null)
-    if name.startswith("l2_"):  # bootstrapped as a square, where it may be negative
+def _estimate(metric: Metric, value: float, draws: Array, null: Array | None, floor: float | None) -> Estimate:
+    low, high = metric.interval(value, draws, null)
+    if metric.squared:
         value, low, high = (float(root(np.array(x))) for x in (value, low, high))
-    return Estimate(value, low, max(min(high, 1.0), value), floor)
+    if metric.biased:
+        high = max(min(high, 1.0), value)
+    return Estimate(value, low, high, floor)
 
 
 def _table(measures: Measures) -> list[Bin]:
@@ -260,3 +256,6 @@ def _table(measures: Measures) -> list[Bin]:
         means = float(confidences[b]) / count, float(hits[b]) / count
         rows.append(Bin(*edges, count, *means, float(low[b]), float(high[b])))
     return rows
+
+
+make_callable(__name__)

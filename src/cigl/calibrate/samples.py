@@ -66,24 +66,32 @@ def checked_input(logits: Any, probabilities: Any, labels: Any) -> tuple[Tensor,
     scores = as_tensor(logits if is_logits else probabilities, name)
     labels = as_tensor(labels, "labels")
     if scores.ndim != 2 or not scores.is_floating_point():
-        raise CiglError(f"{name} must be floating-point numbers of shape (samples, classes), not "
-                        f"{_described(scores)}; for a binary model pass both columns, 1-p and p.")  # fmt: skip
+        raise CiglError(
+            f"{name} must be floating-point numbers of shape (samples, classes), not "
+            f"{_described(scores)}; for a binary model pass both columns, 1-p and p."
+        )
     if scores.shape[0] == 0:
         raise CiglError("there are no samples: nothing can be measured on zero rows.")
     if scores.shape[1] < 2:
-        raise CiglError(f"{name} have {scores.shape[1]} class: at least 2 are needed; for a binary model pass both "
-                        "columns, 1-p and p.")  # fmt: skip
+        raise CiglError(
+            f"{name} have {scores.shape[1]} class: at least 2 are needed; for a binary model pass both "
+            "columns, 1-p and p."
+        )
     whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
     if labels.shape != scores.shape[:1] or not whole:
         column = labels.ndim == 2 and labels.shape[1] == 1
         hint = "take labels.squeeze(1)" if column else "of one-hot labels take labels.argmax(1)"
-        raise CiglError(f"labels must be one class number per row, integers of shape ({scores.shape[0]},), not "
-                        f"{_described(labels)}; {hint}.")  # fmt: skip
+        raise CiglError(
+            f"labels must be one class number per row, integers of shape ({scores.shape[0]},), not "
+            f"{_described(labels)}; {hint}."
+        )
     labels = labels.long()
     low, high = (int(end) for end in labels.aminmax())
     if low < 0 or high >= scores.shape[1]:
-        raise CiglError(f"labels run from {low} to {high}, but there are {scores.shape[1]} classes, numbered from 0: "
-                        "drop the samples without a label, or shift the numbers.")  # fmt: skip
+        raise CiglError(
+            f"labels run from {low} to {high}, but there are {scores.shape[1]} classes, numbered from 0: "
+            "drop the samples without a label, or shift the numbers."
+        )
     return scores, labels.to(scores.device), is_logits
 
 
@@ -96,8 +104,10 @@ def as_tensor(values: Any, name: str) -> Tensor:
             values = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
         return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError):
-        raise CiglError(f"{name} are {type(values).__name__} that can't become a tensor: pass a tensor, an array or "
-                        "lists of numbers, equally long.") from None  # fmt: skip
+        raise CiglError(
+            f"{name} are {type(values).__name__} that can't become a tensor: pass a tensor, an array or "
+            "lists of numbers, equally long."
+        ) from None
 
 
 def _described(tensor: Tensor) -> str:
@@ -112,11 +122,15 @@ def check_probabilities(given: Tensor, first: int = 0) -> None:
     if not bool(right.all()):
         row = int((~right).nonzero()[0])
         if not bool(torch.isfinite(exact[row]).all()):
-            raise CiglError(f"probabilities have NaN or infinity, first in row {first + row}: look for a diverged "
-                            "model, or an overflow in half precision.")  # fmt: skip
-        raise CiglError(f"row {first + row} of the probabilities sums to {float(exact[row].sum()):.6g} with smallest "
-                        f"entry {float(exact[row].min()):.3g}: rows must be non-negative and sum to 1; if these are "
-                        "logits, pass logits=.")  # fmt: skip
+            raise CiglError(
+                f"probabilities have NaN or infinity, first in row {first + row}: look for a diverged "
+                "model, or an overflow in half precision."
+            )
+        raise CiglError(
+            f"row {first + row} of the probabilities sums to {float(exact[row].sum()):.6g} with smallest "
+            f"entry {float(exact[row].min()):.3g}: rows must be non-negative and sum to 1; if these are "
+            "logits, pass logits=."
+        )
 
 
 def check_logits(scores: Tensor, labels: Tensor, first: int = 0) -> None:
@@ -128,11 +142,15 @@ def check_logits(scores: Tensor, labels: Tensor, first: int = 0) -> None:
     bad = ~torch.isfinite(largest) & (largest != -torch.inf)
     if bool(bad.any()):
         row = first + int(bad.nonzero()[0])
-        raise CiglError(f"logits have NaN or infinity, first in row {row}: look for a diverged model, or an overflow "
-                        "in half precision (to rule out a class that is never a label, -inf is fine).")  # fmt: skip
+        raise CiglError(
+            f"logits have NaN or infinity, first in row {row}: look for a diverged model, or an overflow "
+            "in half precision (to rule out a class that is never a label, -inf is fine)."
+        )
     row = first + int((own == -torch.inf).nonzero()[0])
-    raise CiglError(f"the label of row {row} has probability 0, because its logit is -inf: its NLL is infinite; leave "
-                    "out such samples, or don't rule out classes that are labels.")  # fmt: skip
+    raise CiglError(
+        f"the label of row {row} has probability 0, because its logit is -inf: its NLL is infinite; leave "
+        "out such samples, or don't rule out classes that are labels."
+    )
 
 
 def warn_of_impossible(number: int) -> None:
@@ -141,9 +159,12 @@ def warn_of_impossible(number: int) -> None:
         frame, level = sys._getframe(), 1
         while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in ("cigl", "torch"):
             frame, level = frame.f_back, level + 1
-        warnings.warn(f"{number} samples have probability 0 for their true class: their NLL is infinite and is "
-                      "counted as 708 (the smallest float64); pass logits=, or the mean of more members.",
-                      CiglWarning, stacklevel=level)  # fmt: skip
+        warnings.warn(
+            f"{number} samples have probability 0 for their true class: their NLL is infinite and is "
+            "counted as 708 (the smallest float64); pass logits=, or the mean of more members.",
+            CiglWarning,
+            stacklevel=level,
+        )
 
 
 def measure_rows(scores: Tensor, labels: Tensor, is_logits: bool) -> tuple[Rows, Tensor]:
@@ -204,7 +225,7 @@ def measure_samples(scores: Tensor, labels: Tensor, is_logits: bool) -> tuple[Sa
     joined = Rows.joined(rows)
     warn_of_impossible(impossible)
     return Samples(
-        labels=labels.cpu().numpy().copy(),  # the caller may go on using theirs
+        labels=labels.cpu().numpy().copy(),  # the caller may change theirs
         predicted=torch.cat(predicted).numpy(),
         top5=torch.cat(top5).numpy() if top5 else None,
         **{f.name: getattr(joined, f.name).numpy() for f in fields(Rows)},

@@ -1,4 +1,7 @@
-"""Reports on disk: one JSON file for people and scripts, and beside it an .npz with what is kept per sample."""
+"""The store of calibration reports.
+
+One JSON file for people and scripts, and beside it an .npz with what is kept per sample.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,19 @@ FORMAT = "cigl calibration report"
 VERSION = 1
 _PER_SAMPLE = ("labels", "predicted", "confidence", "correct", "nll", "brier", "top5")
 # What reading a damaged file can raise: by JSON, by zip and numpy, and by taking apart what they return.
-DAMAGE = (ValueError, TypeError, KeyError, AttributeError, EOFError, OSError, RecursionError, OverflowError,
-          NotImplementedError, zipfile.BadZipFile, zlib.error)  # fmt: skip
+DAMAGE = (
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    EOFError,
+    OSError,
+    RecursionError,
+    OverflowError,
+    NotImplementedError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def arrays(report: Report) -> dict[str, Array]:
@@ -86,14 +100,18 @@ def locate(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Path]:
     if not isinstance(plain, dict) or plain.get("format") != FORMAT:
         raise CiglError(f"{source} is not a calibration report: report.to_json(path) writes one.")
     if plain.get("version") != VERSION:
-        raise CiglError(f"{source} has version {plain.get('version')!r}, this cigl reads {VERSION}: read it with the "
-                        "cigl that wrote it, or write the report again.")  # fmt: skip
+        raise CiglError(
+            f"{source} has version {plain.get('version')!r}, this cigl reads {VERSION}: read it with the "
+            "cigl that wrote it, or write the report again."
+        )
     # The name inside the file is for people; what is opened is always a file beside, and the right one.
     digest = str(plain.get("samples_sha256"))
     beside = source.with_name(f"{source.stem}-{digest[:16]}.npz")
     if not re.fullmatch("[0-9a-f]{64}", digest) or not beside.is_file():
-        raise CiglError(f"{beside.name} is missing beside {source}: it holds what the report keeps per sample; move "
-                        "both files together.")  # fmt: skip
+        raise CiglError(
+            f"{beside.name} is missing beside {source}: it holds what the report keeps per sample; move "
+            "both files together."
+        )
     try:
         right = _hash(beside) == digest
     except OSError:

@@ -10,7 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from cigl.calibrate.bins import bin_of, check_bins, width_edges
-from cigl.calibrate.metrics import expected_error, maximum_error
+from cigl.calibrate.metrics import Sums, mean_gap
+from cigl.calibrate.registry import BINS, listed
 from cigl.calibrate.samples import (
     Rows,
     check_logits,
@@ -29,8 +30,9 @@ class Streaming:
     """Accuracy, NLL, Brier, gap, equal-width ECE and MCE over any number of batches, in constant size.
 
     ``top5`` and ``classwise`` are counted on request (classwise costs a pass over all probabilities). What needs
-    the samples (intervals, equal-mass bins, the risk-coverage curve) is not offered here. Batches are measured on
-    their own device, in float32 at least; the sums are float64, on the CPU.
+    the samples (intervals, equal-mass bins, the risk-coverage curve) is not offered here; nor is a registered metric
+    without ``streamed``. Batches are measured on their own device, in float32 at least; the sums are float64, on the
+    CPU.
 
     >>> stream = Streaming(classes=3)
     >>> stream.update(logits=torch.randn(100, 3), labels=torch.randint(0, 3, (100,)))
@@ -39,7 +41,7 @@ class Streaming:
     (150, ['accuracy', 'brier', 'ece_15', 'gap', 'mce_15', 'nll'])
     """
 
-    def __init__(self, classes: int, *, bins: int = 15, top5: bool = False, classwise: bool = False):
+    def __init__(self, classes: int, *, bins: int = BINS, top5: bool = False, classwise: bool = False):
         if not isinstance(classes, (int, np.integer)) or isinstance(classes, bool) or classes < 2:
             raise CiglError(f"classes is {classes!r}: say how many there are, a whole number of at least 2.")
         if top5 and classes <= 5:
@@ -156,8 +158,10 @@ class Streaming:
     def reduce(self, group: dist.ProcessGroup | None = None) -> None:
         """Under torch.distributed: every process has the sums of all. Call it once, at the end, on every process."""
         if not (dist.is_available() and dist.is_initialized()):
-            raise CiglError("there is no process group: call torch.distributed.init_process_group first, or leave out "
-                            "reduce on one process.")  # fmt: skip
+            raise CiglError(
+                "there is no process group: call torch.distributed.init_process_group first, or leave out "
+                "reduce on one process."
+            )
         nccl = dist.get_backend(group) == "nccl"
         sums = self._sums.cuda() if nccl else self._sums.clone()
         dist.all_reduce(sums, group=group)
@@ -170,15 +174,13 @@ class Streaming:
             raise CiglError("there are no samples yet: call update(logits=..., labels=...) first.")
         bins, top5, cells = (part.numpy() for part in self._named(self._sums).values())
         counts, hits, confidence, nll, brier = bins.reshape(5, self.bins)
-        gaps = confidence - hits
-        totals = {"accuracy": hits, "nll": nll, "brier": brier, "gap": gaps}
-        result = {name: values.sum() / n for name, values in totals.items()}
-        result[f"ece_{self.bins}"] = expected_error(gaps, n)
-        result[f"mce_{self.bins}"] = maximum_error(gaps, counts)
+        sums = Sums(n, counts, hits, confidence - hits, nll, brier)
+        own = (each for each in listed(self.bins) if each.bins in (None, self.bins))
+        result = {each.name: each.streamed(sums) for each in own if each.streamed is not None}
         if self.top5:
             result["top5"] = top5[0] / n
         if self.classwise:
-            result[f"ece_classwise_{self.bins}"] = expected_error(cells, n * self.classes)
+            result[f"ece_classwise_{self.bins}"] = mean_gap(cells, n * self.classes)
         return {name: float(np.asarray(value)) for name, value in result.items()}
 
     def _shape(self) -> tuple[int, int, bool, bool]:

@@ -48,8 +48,10 @@ def fit_temperature(*, logits: Any, labels: Any) -> Temperature:
     z = scores.double().cpu()
     ahead = z - z.gather(1, labels.cpu()[:, None])  # of the label; only differences matter
     if not bool((ahead < math.inf).all()):  # False for NaN
-        raise CiglError("logits have NaN or infinity, or a label's logit is -inf: no temperature can be fitted; leave "
-                        "such samples out.")  # fmt: skip
+        raise CiglError(
+            "logits have NaN or infinity, or a label's logit is -inf: no temperature can be fitted; leave "
+            "such samples out."
+        )
     before = _nll(ahead, 1.0)
     value, clamped = _best(ahead)
     after = _nll(ahead, value)
@@ -147,8 +149,10 @@ class HeldOut:
 
     def __str__(self) -> str:
         note = " (clamped: no finite temperature is best)" if self.temperature.clamped else ""
-        return (f"temperature {self.temperature.value:.4f}{note}, fitted on {self.fitted_on} samples, scored on "
-                f"{self.after.n} others\n\nbefore: {self.before}\n\nafter: {self.after}")  # fmt: skip
+        return (
+            f"temperature {self.temperature.value:.4f}{note}, fitted on {self.fitted_on} samples, scored on "
+            f"{self.after.n} others\n\nbefore: {self.before}\n\nafter: {self.after}"
+        )
 
 
 def split_and_scale(*, logits: Any, labels: Any, share: float = 0.2, seed: int = 0, bins: int = 15) -> HeldOut:

@@ -28,8 +28,10 @@ def smooth_labels(labels: Tensor, classes: int, smoothing: float = 0.1) -> Tenso
             f"labels must be class numbers of shape (samples,), not {labels.dtype} of {tuple(labels.shape)}."
         )
     if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-        raise CiglError(f"labels run from {int(labels.min())} to {int(labels.max())}, but there are {classes} classes, "
-                        "numbered from 0.")  # fmt: skip
+        raise CiglError(
+            f"labels run from {int(labels.min())} to {int(labels.max())}, but there are {classes} classes, "
+            "numbered from 0."
+        )
     return F.one_hot(labels.long(), classes).float() * (1 - smoothing) + smoothing / classes
 
 

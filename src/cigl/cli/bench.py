@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cigl.cli.shared import Json, app, told
+from cigl.cli.shared import Json, app, errors_in_one_line
 from cigl.errors import CiglError
 
 
@@ -31,7 +31,7 @@ def bench(
 
       cigl bench model.cigl --batch 64 --against torch,onnxruntime
     """
-    with told():
+    with errors_in_one_line():
         import time
 
         import torch

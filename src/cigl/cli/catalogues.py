@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cigl.cli.shared import Json, app, show_names, told
+from cigl.cli.shared import Json, app, errors_in_one_line, show_names
 
 data_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Fetch and list datasets.")
 app.add_typer(data_app, name="data")
@@ -22,7 +22,7 @@ def data_list(as_json: Json = False) -> None:
 
       cigl data list
     """
-    with told():
+    with errors_in_one_line():
         import cigl.data
 
         show_names(cigl.data.names(), as_json)
@@ -36,7 +36,7 @@ def data_get(name: Annotated[str, typer.Argument(help="a name from `cigl data li
 
       cigl data get fashion-mnist
     """
-    with told():
+    with errors_in_one_line():
         import cigl.data
 
         path = cigl.data.get(name, progress=not as_json and sys.stderr.isatty())
@@ -51,7 +51,7 @@ def methods(as_json: Json = False) -> None:
 
       cigl methods
     """
-    with told():
+    with errors_in_one_line():
         import cigl
 
         show_names(cigl.methods(), as_json)
@@ -65,7 +65,7 @@ def models(as_json: Json = False) -> None:
 
       cigl models
     """
-    with told():
+    with errors_in_one_line():
         import cigl.models
 
         show_names(cigl.models.names(), as_json)

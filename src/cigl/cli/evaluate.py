@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cigl.cli.shared import Json, app, told
+from cigl.cli.shared import Json, app, errors_in_one_line
 
 
 @app.command()
@@ -25,7 +25,7 @@ def evaluate(
 
       cigl evaluate runs/001 --temperature
     """
-    with told():
+    with errors_in_one_line():
         from cigl.train.run import evaluate_run
 
         found = evaluate_run(run, split=split, temperature=temperature, masks=mc)

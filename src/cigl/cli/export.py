@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cigl.cli.shared import Json, app, told
+from cigl.cli.shared import Json, app, errors_in_one_line
 from cigl.errors import CiglError
 
 
@@ -28,19 +28,22 @@ def export(
 
       cigl export runs/001 model.cigl
     """
-    with told():
+    with errors_in_one_line():
         import cigl
         from cigl.calibrate import Report
         from cigl.train import tensors
         from cigl.train.folder import RunFolder
+        from cigl.train.trainer import method_of
 
         folder = RunFolder(run)
         config = folder.read_config()
         if not folder.is_finished:
-            raise CiglError(f"the run in {run} is not finished: go on with `cigl train --resume {run}`.")
-        if cigl.method(config.method).predicts_with == "members":
-            raise CiglError(f"{config.method} predicts with the average over several models, and a file holds one: "
-                            "export a run of another method, such as cigl.")  # fmt: skip
+            raise CiglError(f"the run in {run} is not finished: resume it with `cigl train --resume {run}`.")
+        if method_of(config).predicts_with == "members":
+            raise CiglError(
+                f"{config.method} predicts with the average over several models, and a file holds one: "
+                "export a run of another method, such as cigl."
+            )
         source = cigl.data.open(config.dataset, seed=0)
         model = cigl.models.build(config.model, source.classes, source.shape)
         model.load_state_dict(tensors.load(run / "model.safetensors"))
@@ -53,6 +56,8 @@ def export(
             typer.echo(json.dumps({"file": str(file)} | found))
         else:
             share, dense = found["nonzeros"] / found["parameters"], 4e-6 * found["parameters"]
-            typer.echo(f"{file}: {found['bytes'] / 1e6:.2f} MB for {found['nonzeros']:,} of {found['parameters']:,} "
-                       f"parameters ({share:.1%}; dense fp32: {dense:.2f} MB)")  # fmt: skip
+            typer.echo(
+                f"{file}: {found['bytes'] / 1e6:.2f} MB for {found['nonzeros']:,} of {found['parameters']:,} "
+                f"parameters ({share:.1%}; dense fp32: {dense:.2f} MB)"
+            )
             typer.echo(f"load it: cigl.load({str(file)!r}{', into=model' if found['outside'] else ''})")

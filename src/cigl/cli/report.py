@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cigl.cli.shared import Json, app, told
+from cigl.cli.shared import Json, app, errors_in_one_line
 
 
 @app.command()
@@ -27,8 +27,8 @@ def report(
 
       cigl report studies/main studies/ablation --out results.html
     """
-    with told():
-        from cigl.study.write_up import write_report
+    with errors_in_one_line():
+        from cigl.report.write import write_report
 
         written = write_report(folders, out or folders[0] / "report.html")
         if as_json:

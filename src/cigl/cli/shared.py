@@ -1,4 +1,4 @@
-"""What every command shares: the app, and errors told in one line."""
+"""What every command shares: the app, and errors in one line."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ import typer
 from cigl.errors import CiglError, CiglWarning
 
 app = typer.Typer(
-    name="cigl", rich_markup_mode=None, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    name="cigl",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
     help="Train neural networks that are sparse and honest about their confidence.",
     epilog="Start with: cigl train   (half a minute, nothing to download)",
-)  # fmt: skip
+)
 
 Json = Annotated[bool, typer.Option("--json", help="print JSON, for scripts")]
 
 
 @contextmanager
-def told(go_on: str = "go on with --resume") -> Iterator[None]:
+def errors_in_one_line(how_to_resume: str = "resume it with --resume") -> Iterator[None]:
     """Errors and warnings are one line each; a stopped run ends with the signal's code."""
     from cigl.train.signals import Stopped
 
@@ -37,7 +41,7 @@ def told(go_on: str = "go on with --resume") -> Iterator[None]:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2) from None
         except Stopped as stopped:
-            typer.echo(f"stopped by {stopped}; what was trained is saved, {go_on}.", err=True)
+            typer.echo(f"stopped by {stopped}; what was trained is saved, {how_to_resume}.", err=True)
             raise typer.Exit(stopped.exit_code) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None

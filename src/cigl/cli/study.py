@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cigl.cli.shared import Json, app, show_names, told
+from cigl.cli.shared import Json, app, errors_in_one_line, show_names
 from cigl.errors import CiglError
 
 if TYPE_CHECKING:
-    from cigl.study.engine import Crew
+    from cigl.study.engine import Workers
     from cigl.study.grid import Study
     from cigl.study.store import StudyFolder
 
-study_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Run whole experiments and watch over them.")
+study_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Run whole experiments and monitor them.")
 app.add_typer(study_app, name="study")
 
 
@@ -29,7 +29,7 @@ def study_list(as_json: Json = False) -> None:
 
       cigl study list
     """
-    with told():
+    with errors_in_one_line():
         from cigl.study import catalogue
 
         show_names(catalogue.names(), as_json)
@@ -46,7 +46,7 @@ def study_status(
 
       cigl study status studies/main
     """
-    with told():
+    with errors_in_one_line():
         from cigl.study.show import show_status, status
         from cigl.study.store import StudyFolder
 
@@ -75,8 +75,8 @@ def study_run(
 ) -> None:
     """Run an experiment, or what is left of it.
 
-    Finished runs are never run again; kill it whenever you like, and give the same command to go on. Several of these
-    commands may work on one folder at the same time. Failed runs are told of at the end and tried again next time.
+    Finished runs are never run again; kill it whenever you like, and give the same command to resume. Several of these
+    commands may work on one folder at the same time. Failed runs are reported at the end and tried again next time.
 
     Examples:
 
@@ -86,18 +86,18 @@ def study_run(
 
       cigl study run mine.yaml --out studies/mine --only sparsity=0.95,method=cigl
     """
-    with told("give the same command to go on"):
+    with errors_in_one_line("give the same command to resume"):
         from cigl.study.engine import run_cells
         from cigl.study.show import grid_progress, show_status, status
         from cigl.study.store import StudyFolder
 
         study = _study(what, scale, seeds, _pairs("--set", replace or []))
         wanted = study.only(_pairs("--only", only.split(",") if only else []))
-        hire = _crew(jobs, ray)
+        workers = _workers(jobs, ray)
         folder = StudyFolder(out)
         folder.create(study, runs)
         with grid_progress(study.name, quiet or as_json) as show:
-            tally = run_cells(folder, wanted, hire(folder), show)
+            tally = run_cells(folder, wanted, workers(folder), show)
         state = status(folder)
         if as_json:
             typer.echo(json.dumps(state))
@@ -147,14 +147,14 @@ def _pairs(option: str, texts: list[str]) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _crew(jobs: int | None, ray: str | None) -> Callable[[StudyFolder], Crew]:
-    """Checked before the study's folder is made, hired after."""
-    from cigl.study.local import LocalCrew, cores
-    from cigl.study.on_ray import RayCrew, find_ray
+def _workers(jobs: int | None, ray: str | None) -> Callable[[StudyFolder], Workers]:
+    """Checked before the study's folder is made, started after."""
+    from cigl.study.local import LocalWorkers, cores
+    from cigl.study.on_ray import RayWorkers, find_ray
 
     if jobs is not None and jobs < 1:
         raise CiglError(f"--jobs is {jobs}: give a whole number, at least 1.")
     if ray is None:
-        return lambda folder: LocalCrew(jobs or cores(), folder.log)
+        return lambda folder: LocalWorkers(jobs or cores(), folder.log)
     find_ray()
-    return lambda folder: RayCrew(ray, jobs or cores())
+    return lambda folder: RayWorkers(ray, jobs or cores())

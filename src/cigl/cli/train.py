@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 from dataclasses import fields
@@ -10,9 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from cigl.cli.shared import app, told
+from cigl.cli.shared import app, errors_in_one_line
 from cigl.errors import CiglError
 from cigl.train.config import PRESETS, Config, key_type, resolve
+
+_SPECIAL = ("out", "config", "preset", "resume", "checkpoint_minutes", "threads", "quiet", "json")  # not keys of a run
 
 
 def train_command(**options: Any) -> None:
@@ -20,7 +23,7 @@ def train_command(**options: Any) -> None:
 
     Every key can also be given in a YAML file (--config) or come with a preset; flags win over the file, the
     file over the preset. The run folder holds the resolved configuration, metrics, checkpoints, the finished
-    model and its report. Kill it whenever you like and go on with --resume.
+    model and its report. Kill it whenever you like and continue with --resume.
 
     Examples:
 
@@ -30,11 +33,11 @@ def train_command(**options: Any) -> None:
 
       cigl train --resume runs/rigl-95
     """
-    special = {name: options.pop(name) for name in ("out", "config", "preset", "resume", "json", "quiet", "threads", "checkpoint_minutes")}  # fmt: skip # noqa: E501
-    flags = {name: value for name, value in options.items() if value is not None}
-    with told():
+    special = {name: options.pop(name) for name in _SPECIAL}
+    flags = {name: value for name, value in options.items() if value not in (None, [])}
+    with errors_in_one_line():
         if special["resume"] is not None and (flags or special["config"] or special["preset"] or special["out"]):
-            raise CiglError("--resume goes on with the run's own configuration: give no other options with it.")
+            raise CiglError("--resume takes the run's own configuration: give no other options with it.")
         config = resolve(_lists(flags), special["config"], special["preset"])
 
         import torch
@@ -63,14 +66,31 @@ def train_command(**options: Any) -> None:
 
 
 def _lists(flags: dict[str, Any]) -> dict[str, Any]:
-    """Comma-separated numbers, as flags have them."""
+    """Comma-separated numbers and NAME=VALUE, as flags have them."""
     for name, value in flags.items():
+        if name == "options":
+            flags[name] = dict(_option(text) for text in value)
         if name == "milestones":
             try:
                 flags[name] = [float(part) for part in str(value).split(",") if part.strip()]
             except ValueError:
                 raise CiglError(f"milestones is {value!r}: give numbers such as 0.5,0.75.") from None
     return flags
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """A number, true, false or a text.
+
+    >>> _option("cycle_drop=0.3"), _option("keep_snapshots=true")
+    (('cycle_drop', 0.3), ('keep_snapshots', True))
+    """
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise CiglError(f"--option is {text!r}: give NAME=VALUE, such as cycle_drop=0.3.")
+    for read in (int, float, {"true": True, "false": False}.__getitem__):
+        with contextlib.suppress(ValueError, KeyError):
+            return name, read(value)
+    return name, value
 
 
 def _free_folder() -> Path:
@@ -80,13 +100,16 @@ def _free_folder() -> Path:
     return folder
 
 
+_METAVARS = {"options": "NAME=VALUE"}
+
+
 def _signature() -> inspect.Signature:
     """The options of ``cigl train``: its own, and one for each key of the configuration."""
     own: list[tuple[str, Any, Any, str]] = [
         ("out", Path | None, None, "folder of the run (default: runs/001, 002, ...)"),
         ("config", Path | None, None, "YAML file with any of the keys below"),
         ("preset", str | None, None, "settings by name: " + ", ".join(PRESETS)),
-        ("resume", Path | None, None, "go on with the run in this folder"),
+        ("resume", Path | None, None, "resume the run in this folder"),
         ("checkpoint_minutes", float, 10.0, "save at least this often, besides once per epoch"),
         ("threads", int | None, None, "CPU threads (default: all; one makes runs repeatable to the bit)"),
         ("quiet", bool, False, "no progress bar"),
@@ -95,23 +118,23 @@ def _signature() -> inspect.Signature:
     for each in fields(Config):
         shown = ",".join(f"{v:g}" for v in each.default) if isinstance(each.default, tuple) else each.default
         kind = key_type(each.name)[0]
-        kind = kind if kind in (int, float, bool) else str
+        kind = list[str] if each.name == "options" else kind if kind in (int, float, bool) else str
         own.append((each.name, kind | None, None, _about(each.metadata["help"], shown)))
     parameters = []
     for name, kind, default, about in own:
-        flag = f"--{name.replace('_', '-')}"
+        flag = "--option" if name == "options" else f"--{name.replace('_', '-')}"
         flags = [f"{flag}/--no-{name.replace('_', '-')}"] if kind == (bool | None) else [flag]
+        shown = typer.Option(*flags, help=about, show_default=False, metavar=_METAVARS.get(name))
         parameters.append(
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=default,
-                annotation=Annotated[kind, typer.Option(*flags, help=about, show_default=False)],
-            )
-        )  # fmt: skip
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, shown])
+        )
     return inspect.Signature(parameters)
 
 
 def _about(text: str, default: Any) -> str:
-    return text if default is None else f"{text} [{str(default).lower() if isinstance(default, bool) else default}]"
+    return (
+        text if default in (None, "") else f"{text} [{str(default).lower() if isinstance(default, bool) else default}]"
+    )
 
 
 train_command.__signature__ = _signature()  # type: ignore[attr-defined]

@@ -13,22 +13,22 @@ from pathlib import Path
 
 import torch
 
-from cigl.data import store
+from cigl.data import fetch, store
 from cigl.data.augment import ImageStore
-from cigl.data.catalogue import FETCHED
-from cigl.data.fetch import fetch
+from cigl.data.catalogue import FETCHED, GENERATED, STREAMED, Dataset
 from cigl.data.folder import scan
 from cigl.data.memory import Images, MemorySplit
+from cigl.data.own import from_reference, from_tensors
 from cigl.data.split import Source, Split
-from cigl.data.stream import open_folder, open_imagenet
-from cigl.data.synthetic import mnist1d
+from cigl.data.stream import open_folder
 from cigl.errors import CiglError, unknown
 
-__all__ = ["Source", "Split", "get", "names", "open"]
+__all__ = ["Source", "Split", "from_tensors", "get", "names", "open"]
 
-_MADE = {"mnist1d": "signals of 40 numbers, made here without a download: 4,000 training and 10,000 test, 10 classes"}
-_STREAMED = {"imagenet": "photographs in folders: 1.28 million training and 50,000 validation images, 1,000 classes"}
-_OWN = {"folder:PATH": "your own images: PATH/train/CLASS/*.jpg and PATH/val/CLASS/*.jpg (or test)"}
+_OWN = {
+    "folder:PATH": "your own images: PATH/train/CLASS/*.jpg and PATH/val/CLASS/*.jpg (or test)",
+    "package.module:function": "your own data: a function that returns (train_x, train_y, test_x, test_y)",
+}
 
 
 def names() -> dict[str, str]:
@@ -37,38 +37,41 @@ def names() -> dict[str, str]:
     >>> list(names())[:3]
     ['mnist1d', 'mnist', 'fashion-mnist']
     """
-    return _MADE | {name: dataset.line for name, dataset in FETCHED.items()} | _STREAMED | _OWN
+    return {name: entry.line for table in (GENERATED, FETCHED, STREAMED) for name, entry in table.items()} | _OWN
 
 
 def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool = True) -> Path:
     """Fetch the dataset into the cache folder ($CIGL_DATA, else ~/.cache/cigl); nothing happens if it is there."""
     root = store.root(folder)
     if name in FETCHED:
-        return fetch(name, FETCHED[name], root, progress)
-    if name in _MADE:
-        mnist1d(0, root)
-        return root
-    if place := _images(name, root):
-        scan(place)
-        return place
-    raise unknown("dataset", name, names())
+        return fetch.fetch(name, FETCHED[name], root, progress)
+    if images := _images(name, root):
+        scan(images)
+        return images
+    open(name, folder)
+    return root
 
 
 def open(name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0) -> Source:
-    """The dataset, ready for use. ``seed`` is for data that is made here.
+    """The dataset, ready for use. ``seed`` is for data that is generated here.
 
     >>> source = open("mnist1d")
     >>> source.shape, source.classes, len(source.train), len(source.test)
     ((40,), 10, 4000, 10000)
     """
     root = store.root(folder)
-    if name in _MADE:
-        return mnist1d(seed, root)
+    if name in GENERATED:
+        return GENERATED[name].generate(seed, root)
+    if name in FETCHED:
+        return _stored(name, FETCHED[name], root / name)
     if images := _images(name, root):
-        return open_imagenet(images) if name in _STREAMED else open_folder(name, images)
-    if name not in FETCHED:
-        raise unknown("dataset", name, names())
-    dataset, place = FETCHED[name], root / name
+        return STREAMED[name].open(images) if name in STREAMED else open_folder(name, images)
+    if ":" in name:
+        return from_reference(name)
+    raise unknown("dataset", name, names())
+
+
+def _stored(name: str, dataset: Dataset, place: Path) -> Source:
     if not store.exists(place):
         raise CiglError(f"{name} is not in {place}: run `cigl data get {name}`.")
     arrays, facts = store.load(place, name), dataset.facts
@@ -90,12 +93,12 @@ def _images(name: str, root: Path) -> Path | None:
         if not place.is_dir():
             raise CiglError(f"there is no folder {place}.")
         return place
-    if name not in _STREAMED:
+    if name not in STREAMED:
         return None
     place = root / name
     if not place.is_dir():
         raise CiglError(
-            f"{name} needs its owners' permission and can't be fetched here: get it at https://image-net.org, put it "
+            f"{name} needs its owners' permission and can't be fetched here: get it at {STREAMED[name].home}, put it "
             f"(or a link to it) into {place} as train/CLASS/*.JPEG and val/CLASS/*.JPEG; or name it folder:PATH."
         )
     return place

@@ -45,7 +45,7 @@ def _untar(archive: Path, folder: Path, limit: int) -> None:
             if member.isdir():
                 _inside(archive, folder, member.name).mkdir(parents=True, exist_ok=True)
             elif member.isreg():
-                limit = _room(archive, limit, member.size)
+                limit = _left(archive, limit, member.size)
                 content = tar.extractfile(member)
                 assert content is not None
                 _write(content, _inside(archive, folder, member.name), member.size, archive)
@@ -60,7 +60,7 @@ def _unzip(archive: Path, folder: Path, limit: int) -> None:
             if member.is_dir():
                 _inside(archive, folder, member.filename).mkdir(parents=True, exist_ok=True)
             elif kind in (0, stat.S_IFREG):
-                limit = _room(archive, limit, member.file_size)
+                limit = _left(archive, limit, member.file_size)
                 with zipped.open(member) as content:
                     _write(content, _inside(archive, folder, member.filename), member.file_size, archive)
             else:
@@ -78,7 +78,7 @@ def _inside(archive: Path, folder: Path, name: str) -> Path:
     return target
 
 
-def _room(archive: Path, limit: int, size: int) -> int:
+def _left(archive: Path, limit: int, size: int) -> int:
     if size > limit:
         raise CiglError(f"{archive.name} unpacks to more than any dataset here: not unpacked.")
     return limit - size

@@ -1,4 +1,4 @@
-"""Official files over HTTP: with checksum and progress, and going on where a broken download stopped."""
+"""Official files over HTTP: with checksum and progress; a broken download is resumed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Remote:
     """A file that someone publishes, and the checksum that they publish beside it."""
 
     url: str
-    checksum: str  # hex; its length tells MD5 from SHA-256
+    checksum: str  # hex; its length distinguishes MD5 from SHA-256
 
     @property
     def name(self) -> str:
@@ -59,7 +59,7 @@ def download(remote: Remote, folder: Path, progress: bool = True) -> Path:
 
 
 def _fill(url: str, part: Path, tick: Tick) -> None:
-    """Append to ``part`` until it is whole; each try goes on where the last one broke off."""
+    """Append to ``part`` until it is whole; each try resumes where the last one stopped."""
     reason = ""
     for _ in range(TRIES):
         try:
@@ -73,7 +73,7 @@ def _fill(url: str, part: Path, tick: Tick) -> None:
             raise CiglError(f"{url} can't be reached: {error.reason}.") from error
         except (ConnectionError, TimeoutError, ssl.SSLError, http.client.HTTPException) as error:
             reason = str(error) or type(error).__name__
-    raise CiglError(f"{url} broke off {TRIES} times ({reason}): run it again, it goes on where it stopped.")
+    raise CiglError(f"{url} failed {TRIES} times ({reason}): run it again, the download is resumed.")
 
 
 def _append(url: str, part: Path, tick: Tick) -> None:
@@ -84,7 +84,7 @@ def _append(url: str, part: Path, tick: Tick) -> None:
     try:
         answer = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
-        if error.code == 416 and have:  # nothing is left to send: the checksum will tell
+        if error.code == 416 and have:  # nothing is left to send: the checksum decides
             return
         raise
     with answer:

@@ -1,4 +1,4 @@
-"""What is known about each dataset, whoever serves it: compared with what was decoded before it is used."""
+"""What is known about a dataset, whoever serves it: compared with what was decoded before it is used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cigl.errors import CiglError
 
 @dataclass(frozen=True)
 class Facts:
-    """Shape, number of classes, examples per class, channel means, and how the labels begin (which tells the order)."""
+    """Shape, number of classes, examples per class, channel means, and how the labels begin (which shows the order)."""
 
     shape: tuple[int, int, int]
     classes: int
@@ -23,7 +23,7 @@ class Facts:
     means_known: bool = True
 
     def check(self, name: str, arrays: Arrays) -> None:
-        """Raise an error that tells the first difference."""
+        """Raise an error that names the first difference."""
         parts = (arrays.train_images, arrays.train_labels), (arrays.test_images, arrays.test_labels)
         for part, (images, labels), counts, first in zip(
             ("training", "test"), parts, self.per_class, self.first_labels, strict=True
@@ -52,38 +52,3 @@ def pixel_means(images: Bytes) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     sums = images.sum(axis=(0, 2, 3), dtype=np.uint64)
     means: np.ndarray[tuple[int], np.dtype[np.float64]] = sums / (255.0 * images[:, 0].size)
     return means
-
-
-CIFAR10 = Facts(
-    (3, 32, 32),
-    10,
-    Normal((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-    ((5_000,), (1_000,)),
-    ((6, 9, 9, 4, 1, 1, 2, 7, 8, 3), (3, 8, 8, 0, 6, 6, 1, 6, 3, 1)),
-)
-CIFAR100 = Facts((3, 32, 32), 100, Normal((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)), ((500,), (100,)))
-MNIST = Facts(
-    (1, 28, 28),
-    10,
-    Normal((0.1307,), (0.3081,)),
-    (
-        (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
-        (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
-    ),
-    ((5, 0, 4, 1, 9, 2, 1, 3, 1, 4), (7, 2, 1, 0, 4, 1, 4, 9, 5, 9)),
-)
-FASHION_MNIST = Facts(
-    (1, 28, 28),
-    10,
-    Normal((0.2860,), (0.3530,)),
-    ((6_000,), (1_000,)),
-    ((9, 0, 0, 3, 0, 2, 7, 2, 5, 5), (9, 2, 1, 1, 6, 1, 4, 6, 5, 7)),
-)
-# These means are the published ones; how a JPEG is decoded moves them a little, so they aren't compared.
-TINY_IMAGENET = Facts(
-    (3, 64, 64),
-    200,
-    Normal((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)),
-    ((500,), (50,)),
-    means_known=False,
-)

@@ -12,6 +12,7 @@ from cigl.data.catalogue import Dataset
 from cigl.data.download import bar, download
 from cigl.data.formats import Arrays
 from cigl.errors import CiglError
+from cigl.files import locked
 
 _ARCHIVES = (".tar.gz", ".zip")
 
@@ -19,9 +20,9 @@ _ARCHIVES = (".tar.gz", ".zip")
 def fetch(name: str, dataset: Dataset, root: Path, progress: bool) -> Path:
     """Put the dataset into its folder under ``root``, unless it is there and intact."""
     folder = root / name
-    if _intact(folder, name):  # asked before the lock, which a read-only folder hasn't room for
+    if _intact(folder, name):  # before the lock, which can't be made in a read-only folder
         return folder
-    with store.alone(root):
+    with locked(root / ".lock"):  # the next process waits, and finds it done
         if not _intact(folder, name):
             _fill(folder, name, dataset, root, progress)
     return folder
@@ -56,7 +57,7 @@ def _from_anywhere(name: str, dataset: Dataset, root: Path, progress: bool) -> t
             f"and run `cigl data get {name}` again."
         )
     try:
-        message = f"{name} from {dataset.mirror.name}"  # its client does not tell how far it is
+        message = f"{name} from {dataset.mirror.name}"  # its client reports no progress
         with bar(message, progress), tempfile.TemporaryDirectory(prefix="cigl-") as temporary:
             arrays = dataset.mirror.read(dataset.mirror.fetch(Path(temporary)))
         dataset.facts.check(name, arrays)

@@ -1,7 +1,7 @@
 """A part of a dataset: labelled examples that come in batches.
 
 Batch k of an epoch is a pure function of (seed, epoch, k): neither its order nor its augmentation depends on the
-batches before it or on a global generator. So a run that was killed goes on in the middle of an epoch with
+batches before it or on a global generator. So a run that was killed is resumed in the middle of an epoch with
 ``start=k``, and no state of the data is in its checkpoint.
 """
 

@@ -1,4 +1,4 @@
-"""A decoded dataset on disk: four .npy files and a list of their checksums, which is written last.
+"""The store of datasets: each is decoded, as four .npy files and a list of their checksums, written last.
 
 So a dataset whose writing was cut short isn't there, and one that was damaged later is noticed when it is opened.
 """
@@ -9,8 +9,6 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -28,24 +26,6 @@ def root(folder: str | os.PathLike[str] | None = None) -> Path:
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "cigl"
 
 
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """One process at a time fetches into a folder; the next one waits, and finds it done."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        yield
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("w")
-    except OSError as error:
-        raise CiglError(f"{folder} can't be written to: {error.strerror or error}.") from error
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def save(folder: Path, arrays: Arrays, source: str) -> None:
     """Write the arrays; ``source`` says where they came from."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +41,7 @@ def save(folder: Path, arrays: Arrays, source: str) -> None:
 
 
 def exists(folder: Path) -> bool:
-    """Whether a dataset was stored here (load tells whether it is intact)."""
+    """Whether a dataset was stored here (load checks whether it is intact)."""
     return (folder / LIST).is_file()
 
 

@@ -27,7 +27,7 @@ _SHAPES = [(TRAIN, 40), (TRAIN,), (TEST, 40), (TEST,)]
 
 @contextmanager
 def _global_generators_kept() -> Iterator[None]:
-    """The package seeds the generators of Python, numpy and torch; the caller's go on as if it had not."""
+    """The package seeds the generators of Python, numpy and torch; the caller's are restored."""
     python, numpy, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     try:
@@ -45,7 +45,7 @@ def mnist1d(seed: int, folder: Path) -> Source:
     """4,000 training and 10,000 test signals of 40 numbers, mean 0 and variance 1 by the recipe, in ten classes.
 
     Seed 0 is the recipe's own seed, 42; seed s is 42 + s. Making them takes seconds, so they are kept on disk for
-    the next process; a file that is damaged (its archive has checksums) is made anew.
+    the next process; a file that is damaged (its archive has checksums) is made again.
     """
     kept = folder / f"mnist1d-{seed}.npz"
     try:

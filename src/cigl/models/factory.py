@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
 from cigl.errors import CiglError
+from cigl.references import load_reference
 
 
 def from_factory(name: str, classes: int, shape: tuple[int, ...]) -> nn.Module:
@@ -20,7 +18,9 @@ def from_factory(name: str, classes: int, shape: tuple[int, ...]) -> nn.Module:
     >>> from_factory("torch.nn:Identity", classes=10, shape=(3, 32, 32))
     Identity()
     """
-    factory = _find(name)
+    factory = load_reference(name, "model")
+    if not callable(factory):
+        raise CiglError(f"{name} is a {type(factory).__name__}, but must be callable.")
     try:
         model = _call(factory, classes, shape)
     except Exception as error:
@@ -30,32 +30,10 @@ def from_factory(name: str, classes: int, shape: tuple[int, ...]) -> nn.Module:
     return model
 
 
-def _find(name: str) -> Callable[..., Any]:
-    module_name, _, attribute = name.partition(":")
-    if not module_name or not attribute:
-        raise CiglError(f"{name!r} is not a factory: write package.module:factory.")
-    path = list(sys.path)
-    if os.getcwd() not in path:  # a command is started from its own folder, but means files in this one
-        sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module_name)
-    except Exception as error:  # a module of the user's can fail in any way while it is imported
-        raise CiglError(f"{module_name} can't be imported for {name}: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path[:] = path
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise CiglError(f"{module_name} has no {attribute!r}: check the part after the colon in {name}.")
-        found = getattr(found, part)
-    if not callable(found):
-        raise CiglError(f"{name} is a {type(found).__name__}, but must be callable.")
-    return found  # type: ignore[no-any-return]
-
-
 def _call(factory: Callable[..., Any], classes: int, shape: tuple[int, ...]) -> Any:
     try:
         signature = inspect.signature(factory)
-    except ValueError:  # a builtin that doesn't tell
+    except ValueError:  # a builtin without a signature
         return factory(classes)
     ways: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
         ((), {"classes": classes, "shape": shape}),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from cigl.callable_module import make_callable
 from cigl.models.initialise import he
 
 SMALL = 64  # up to this many pixels a 7x7 stem with pooling would leave nothing to look at
@@ -70,3 +71,6 @@ def resnet(depth: int, shape: Sequence[int], classes: int) -> nn.Module:
             layers.append(block(inside, width, 2 if stage and not number else 1))
             inside = expansion * width
     return he(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, classes)))
+
+
+make_callable(__name__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from cigl.callable_module import make_callable
 from cigl.errors import CiglError
 from cigl.models.initialise import he
 
@@ -50,3 +51,6 @@ def wide_resnet(depth: int, width: int, channels: int, classes: int, half: bool 
             inside = outside
     head = [nn.BatchNorm2d(inside), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, classes)]
     return he(nn.Sequential(*layers, *head))
+
+
+make_callable(__name__)

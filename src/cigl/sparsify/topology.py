@@ -2,7 +2,7 @@
 
 Positions are indices into the flattened (row-major) tensor. Ties go to the lower position. A partition
 finds the threshold, where ``torch.topk`` would take ten times as long; where few of many are wanted, a
-sample first tells which ones can be among them at all.
+sample first shows which ones can be among them at all.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Many runs: the grid, its store, the engine that works through it, tables, figures and the report page."""
+"""Many runs: the grid, its folder, the engine that works through it, and the workers here or on a cluster."""

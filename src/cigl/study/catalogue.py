@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cigl.errors import CiglError, unknown
@@ -37,62 +37,11 @@ MASKED = {name for name in METHODS if name.startswith("cigl") or "dp" in name} -
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A study at no scale in particular."""
-
-    about: str
-    methods: tuple[str, ...]  # beside the companions
-    sparsity: tuple[float, ...] = (0.8, 0.9, 0.95, 0.99)
-    paper: tuple[str, ...] = ("cifar10-resnet50", "cifar10-wrn-22-2", "cifar100-resnet50")  # presets at paper scale
-    companions: bool = True
-    reference: str = "rigl"
-    masks: int = 0
-
-
-PLANS: dict[str, Plan] = {
-    "main": Plan("accuracy and ECE against sparsity, RigL and CigL", ()),
-    "dropout": Plan(
-        "weight dropout and MC dropout against CigL", ("rigl-wdp", "rigl-wdp-pw", "rigl-mcdp"),
-        paper=("cifar10-resnet50", "cifar10-wrn-22-2"),
-    ),
-    "calibrators": Plan("mixup, temperature scaling and label smoothing against CigL", ("rigl-mixup", "rigl-ls")),
-    "ablation": Plan(
-        "CigL without its random mask, and without averaging (both readings)",
-        ("cigl-no-rm", "cigl-no-wma", "rigl-wdp", "rigl-wdp-pw"),
-    ),
-    "set": Plan(
-        "the same question for SET", ("set",), (0.0, 0.5, 0.8, 0.9, 0.95, 0.99),
-        paper=("cifar10-resnet50", "cifar100-resnet50"),
-    ),
-    "sup-tickets": Plan(
-        "superposed tickets against CigL", ("sup-tickets",), (0.8, 0.9, 0.95),
-        paper=("cifar10-resnet50", "cifar100-resnet50"),
-    ),
-    "wma-effect": Plan(
-        "what averaging does without the random mask", ("rigl", "cigl-no-rm", "cigl"),
-        paper=("cifar100-resnet50", "cifar10-wrn-22-2"), companions=False,
-    ),
-    "double-descent": Plan(
-        "accuracy and ECE from dense to 99.9 % sparse, and reliability diagrams", ("rigl", "cigl"),
-        (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999), paper=("cifar100-resnet50",), companions=False,
-    ),
-    "mask-correlation": Plan(
-        "accuracy of W against that of Z*W over five draws of Z", ("cigl",), (0.0, 0.5, 0.8, 0.9, 0.95, 0.99),
-        paper=("cifar10-wrn-22-2",), companions=False, reference="cigl", masks=5,
-    ),
-    "imagenet": Plan(
-        "ResNet-50 on ImageNet, or on your images with --set dataset=folder:PATH", (), (0.8, 0.9),
-        paper=("imagenet-resnet50",),
-    ),
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
 class Scale:
-    """Where a study is run, if not in the paper's settings."""
+    """Where an experiment is run."""
 
     about: str
-    settings: Mapping[str, Keys]
+    settings: Mapping[str, Keys]  # none: the settings of the paper that the experiment names
     batch_norm: bool
     masked: Keys  # of methods with a random mask
     also: tuple[str, ...] = ()  # beside the companions
@@ -128,14 +77,77 @@ SCALES: dict[str, Scale] = {
     ),
     "paper": Scale("the paper's settings: GPUs, days", {}, batch_norm=True, masked={}),
 }
-# ImageNet has a scale of its own: the paper's, or few epochs on few images.
-_FEW_IMAGES = {"preset": "imagenet-resnet50", "epochs": 10, "batch_size": 32, "warmup_epochs": 1.0, "update_every": 10}
 # All methods train on the same split, and each is judged without and with the temperature that the rest of it gives.
 _SHARED = {"validation": 0.1, "temperature": "holdout"}
+# ImageNet has a small scale of its own.
+_FEW_EPOCHS = {"preset": "imagenet-resnet50", "epochs": 10, "batch_size": 32, "warmup_epochs": 1.0, "update_every": 10}
+_IMAGENET_SCALES = {
+    "small": Scale("10 epochs", {"imagenet-resnet50": _FEW_EPOCHS}, batch_norm=True, masked={}),
+    "paper": SCALES["paper"],
+}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment of the paper, at no scale in particular."""
+
+    about: str
+    shows: str  # which of the paper's tables and figures it is behind
+    methods: tuple[str, ...]  # beside the companions
+    sparsity: tuple[float, ...] = (0.8, 0.9, 0.95, 0.99)
+    paper: tuple[str, ...] = ("cifar10-resnet50", "cifar10-wrn-22-2", "cifar100-resnet50")  # presets at paper scale
+    companions: bool = True
+    reference: str = "rigl"
+    masks: int = 0
+    scales: Mapping[str, Scale] = field(default_factory=lambda: SCALES)
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "main": Experiment(
+        "accuracy and ECE against sparsity, RigL and CigL", "the paper's accuracy table and its figure of ECE", ()
+    ),
+    "dropout": Experiment(
+        "weight dropout and MC dropout against CigL", "the paper's two dropout tables",
+        ("rigl-wdp", "rigl-wdp-pw", "rigl-mcdp"), paper=("cifar10-resnet50", "cifar10-wrn-22-2"),
+    ),
+    "calibrators": Experiment(
+        "mixup, temperature scaling and label smoothing against CigL", "the paper's polygons of ECE",
+        ("rigl-mixup", "rigl-ls"),
+    ),
+    "ablation": Experiment(
+        "CigL without its random mask, and without averaging (both readings)", "the paper's ablation bars",
+        ("cigl-no-rm", "cigl-no-wma", "rigl-wdp", "rigl-wdp-pw"),
+    ),
+    "set": Experiment(
+        "the same question for SET", "the paper's SET table", ("set",), (0.0, 0.5, 0.8, 0.9, 0.95, 0.99),
+        paper=("cifar10-resnet50", "cifar100-resnet50"),
+    ),
+    "sup-tickets": Experiment(
+        "superposed tickets against CigL", "the paper's Sup-tickets table", ("sup-tickets",), (0.8, 0.9, 0.95),
+        paper=("cifar10-resnet50", "cifar100-resnet50"),
+    ),
+    "wma-effect": Experiment(
+        "what averaging does without the random mask", "the paper's table on averaging alone",
+        ("rigl", "cigl-no-rm", "cigl"), paper=("cifar100-resnet50", "cifar10-wrn-22-2"), companions=False,
+    ),
+    "double-descent": Experiment(
+        "accuracy and ECE from dense to 99.9 % sparse, and reliability diagrams", "the paper's first figure",
+        ("rigl", "cigl"), (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999), paper=("cifar100-resnet50",),
+        companions=False,
+    ),
+    "mask-correlation": Experiment(
+        "accuracy of W against that of Z*W over five draws of Z", "the paper's figure of W against Z*W", ("cigl",),
+        (0.0, 0.5, 0.8, 0.9, 0.95, 0.99), paper=("cifar10-wrn-22-2",), companions=False, reference="cigl", masks=5,
+    ),
+    "imagenet": Experiment(
+        "ResNet-50 on ImageNet, or on your images with --set dataset=folder:PATH", "the paper's ImageNet bars", (),
+        (0.8, 0.9), paper=("imagenet-resnet50",), scales=_IMAGENET_SCALES,
+    ),
+}  # fmt: skip
 
 
 def names() -> dict[str, str]:
-    return {name: plan.about for name, plan in PLANS.items()}
+    return {name: experiment.about for name, experiment in EXPERIMENTS.items()}
 
 
 def study(name: str, scale: str = "small") -> Study:
@@ -144,28 +156,25 @@ def study(name: str, scale: str = "small") -> Study:
     >>> study("wma-effect", "paper").settings.keys()
     dict_keys(['cifar100-resnet50', 'cifar10-wrn-22-2'])
     """
-    if name not in PLANS:
-        raise unknown("study", name, PLANS)
+    if name not in EXPERIMENTS:
+        raise unknown("study", name, EXPERIMENTS)
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
-    plan, where = PLANS[name], SCALES[scale]
-    settings = dict(where.settings) or {preset: {"preset": preset} for preset in plan.paper}
-    batch_norm, masked = where.batch_norm, where.masked
-    if name == "imagenet":
-        if scale == "small-conv":
-            raise CiglError("the imagenet study has the scales small and paper.")
-        settings = {"imagenet-resnet50": _FEW_IMAGES if scale == "small" else {"preset": "imagenet-resnet50"}}
-        batch_norm, masked = True, {}
-    chosen = [*((*COMPANIONS, *where.also) if plan.companions else ()), *plan.methods]
-    methods = _methods([each for each in chosen if batch_norm or each != "rigl-bn"], masked)
+    experiment = EXPERIMENTS[name]
+    if scale not in experiment.scales:
+        raise CiglError(f"the {name} study has the scales {' and '.join(experiment.scales)}.")
+    where = experiment.scales[scale]
+    settings = dict(where.settings) or {preset: {"preset": preset} for preset in experiment.paper}
+    chosen = [*((*COMPANIONS, *where.also) if experiment.companions else ()), *experiment.methods]
+    methods = _methods([each for each in chosen if where.batch_norm or each != "rigl-bn"], where.masked)
     return Study(
         name,
         settings={setting: {**own, **_SHARED} for setting, own in settings.items()},
         methods=methods,
-        sparsity=plan.sparsity,
-        about=f"{plan.about} ({where.about})",
-        reference=plan.reference,
-        masks=plan.masks,
+        sparsity=experiment.sparsity,
+        about=f"{experiment.about} ({where.about})",
+        reference=experiment.reference,
+        masks=experiment.masks,
         labels={each: METHODS[each][0] for each in methods},
     )
 

@@ -1,7 +1,7 @@
-"""Works through a study: hands runs to a crew, counts what comes back, and goes on whatever fails.
+"""Works through a study: hands runs to workers, counts what comes back, and continues whatever fails.
 
-The engine holds no state that could be lost. What is done, under way or failed stands in the run folders, and a run is
-claimed by the lock on its folder; so any number of engines may work on one study, and each may be killed.
+The engine holds no state that could be lost. What is done, running or failed is recorded in the run folders, and a run
+is claimed by the lock on its folder; so any number of engines may work on one study, and each may be killed.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Order(TypedDict):
 
 
 class Outcome(TypedDict):
-    """What the engine hears of it."""
+    """How it ended."""
 
     state: Literal["done", "failed", "busy"]
     message: str
     seconds: float
 
 
-class Crew(Protocol):
-    """Those who do the runs: processes here, or a cluster."""
+class Workers(Protocol):
+    """What does the runs: processes on this machine, or a cluster."""
 
     @property
     def size(self) -> int:
@@ -49,10 +49,10 @@ class Crew(Protocol):
         """A run that kills its workers time and again ends as an exception."""
 
     def share(self, order: Order) -> float:
-        """How much of a run under way is done."""
+        """How much of a running run is done."""
 
     def close(self) -> None:
-        """Let runs under way save themselves, and end."""
+        """Let running runs save themselves, and end."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Tally:
     done: int  # those done before included
     failed: dict[Cell, str] = field(default_factory=dict)
     running: dict[Cell, float] = field(default_factory=dict)  # with the share that is done
-    elsewhere: int = 0  # under way in other processes
+    elsewhere: int = 0  # running in other processes
     ended: int = 0  # here
     started: float = field(default_factory=time.monotonic)
 
@@ -79,9 +79,9 @@ class Tally:
 Show = Callable[[Tally, "list[str]"], None]  # the second: news, a line each
 
 
-def run_cells(folder: StudyFolder, wanted: Iterable[Cell], crew: Crew, show: Show) -> Tally:
+def run_cells(folder: StudyFolder, wanted: Iterable[Cell], workers: Workers, show: Show) -> Tally:
     """Every wanted run to its end, here or in another process. SIGINT and SIGTERM come out as Stopped."""
-    engine = _Engine(folder, wanted, crew)
+    engine = _Engine(folder, wanted, workers)
     with listening() as requests:
         try:
             while not engine.is_idle:
@@ -89,15 +89,15 @@ def run_cells(folder: StudyFolder, wanted: Iterable[Cell], crew: Crew, show: Sho
                 news = engine.turn()
                 show(engine.tally, news)
         finally:
-            crew.close()
+            workers.close()
     return engine.tally
 
 
 class _Engine:
     """Cells move from ``waiting`` to ``pending`` and out; those that other processes have come round again."""
 
-    def __init__(self, folder: StudyFolder, wanted: Iterable[Cell], crew: Crew):
-        self.folder, self.crew, self.masks = folder, crew, folder.read().masks
+    def __init__(self, folder: StudyFolder, wanted: Iterable[Cell], workers: Workers):
+        self.folder, self.workers, self.masks = folder, workers, folder.read().masks
         todo = {cell.digest: cell for cell in wanted}  # cells may share a run
         done = {each.cell.digest for each in folder.find().finished} & todo.keys()
         self.tally = Tally(len(todo), len(done))
@@ -113,15 +113,15 @@ class _Engine:
         """Hand out what can be handed out, and wait a moment for what comes back."""
         while self.busy and self.busy[0][0] < time.monotonic():
             self.waiting.append(self.busy.popleft()[1])
-        while self.waiting and len(self.pending) < self.crew.size:
+        while self.waiting and len(self.pending) < self.workers.size:
             cell = self.waiting.popleft()
             order = self._order(cell)
-            self.pending[self.crew.submit(order)] = cell, order
+            self.pending[self.workers.submit(order)] = cell, order
         if not self.pending:
             time.sleep(TICK)
         ended = wait(self.pending, TICK, FIRST_COMPLETED).done
         news = [line for future in ended if (line := self._count(future))]
-        self.tally.running = {cell: self.crew.share(order) for cell, order in self.pending.values()}
+        self.tally.running = {cell: self.workers.share(order) for cell, order in self.pending.values()}
         self.tally.elsewhere = len(self.busy)
         return news
 

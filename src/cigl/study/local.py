@@ -1,4 +1,4 @@
-"""A crew of processes on this machine, each of which takes one run after another."""
+"""Workers on this machine: processes, each of which takes one run after another."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class LocalCrew:
-    """``size`` workers with the machine's threads shared out. One that dies is replaced, and its run tried again."""
+class LocalWorkers:
+    """``size`` workers that divide the machine's threads. One that dies is replaced, and its run tried again."""
 
     def __init__(self, size: int, log: Path):
         self.size = size
@@ -55,8 +55,12 @@ class LocalCrew:
 
     def _do(self, order: Order) -> Outcome:
         worker = self._idle.get()
+        deaths = 0
         try:
-            for _ in range(ATTEMPTS):
+            while True:
+                if worker is not None and not worker.is_alive:  # it died between runs, and not of this one
+                    self._workers.discard(worker)
+                    worker = None
                 if worker is None:
                     worker = _Worker(max(1, cores() // self.size), self._log)
                     self._workers.add(worker)
@@ -68,8 +72,10 @@ class LocalCrew:
                 self._workers.discard(worker)
                 how, worker = worker.ending(), None
                 if self._closed:
-                    break
-            raise CiglError(f"the process of this run died {ATTEMPTS} times ({how}); see {self._log.name}.")
+                    raise CiglError("the study was stopped before this run was done.")
+                deaths += 1
+                if deaths == ATTEMPTS:
+                    raise CiglError(f"the process of this run died {deaths} times ({how}); see {self._log.name}.")
         finally:
             self._shares.pop(order["path"], None)
             self._idle.put(worker)
@@ -80,12 +86,16 @@ class _Worker:
 
     def __init__(self, threads: int, log: IO[str]):
         limits = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "cigl.study.worker", str(threads)], text=True, env=os.environ | limits,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-        )  # fmt: skip
+        command = [sys.executable, "-m", "cigl.study.worker", str(threads)]
+        pipe = subprocess.PIPE
+        environment = os.environ | limits
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True, env=environment)
 
-    def do(self, order: Order, tell: Callable[[float], None]) -> Outcome | None:
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def do(self, order: Order, report: Callable[[float], None]) -> Outcome | None:
         """The outcome, or None if the process has ended."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -96,7 +106,7 @@ class _Worker:
                 answer = json.loads(line)
                 if "share" not in answer:
                     return cast(Outcome, answer)
-                tell(answer["share"])
+                report(answer["share"])
         return None
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""A crew on a Ray cluster: each run is a task. Ray brings lost tasks to another worker, where the run is resumed.
+"""Workers on a Ray cluster: each run is a task. Ray moves lost tasks to another worker, where the run is resumed.
 
 The study's folder must be on a file system that all nodes see, because checkpoints and locks are there.
 """
@@ -15,7 +15,7 @@ from cigl.study.local import ATTEMPTS
 PATIENCE = 60.0  # seconds for runs to save themselves
 
 
-class RayCrew:
+class RayWorkers:
     """``address`` is local (a Ray of our own, of ``jobs`` workers), auto, or a cluster's."""
 
     def __init__(self, address: str, jobs: int):

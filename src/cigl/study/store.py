@@ -1,7 +1,7 @@
 """A study's folder: ``study.yaml``, and a folder per run, named by the hash of its configuration.
 
 study.yaml                 the study as it is run, and where its runs are
-workers.log                what the worker processes had to say
+workers.log                warnings and errors of the worker processes
 runs/<digest>/             a run as `cigl train` leaves it (studies may share one folder of runs)
 runs/<digest>/error.json   why the run failed, with its traceback
 runs/<digest>/masks.json   accuracy of W and of Z*W, where the study draws masks
@@ -10,15 +10,13 @@ runs/<digest>/masks.json   accuracy of W and of Z*W, where the study draws masks
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cigl.errors import CiglError
-from cigl.files import write
+from cigl.files import locked, write
 from cigl.study.grid import Cell, Study, cells
 from cigl.train.config import read_keys
 from cigl.train.folder import RunFolder
@@ -41,7 +39,7 @@ class Found:
     finished: list[Finished]
     failed: dict[Cell, dict[str, Any]]  # with what error.json holds
     damaged: dict[Path, str]  # with what is wrong
-    missing: list[Cell]  # not begun, or under way
+    missing: list[Cell]  # not started, or running
 
 
 class StudyFolder:
@@ -54,7 +52,7 @@ class StudyFolder:
         self._runs: Path | None = None
 
     def create(self, study: Study, runs: Path | None = None) -> None:
-        """Begin the study here, go on with it, or add seeds to it; another study is refused."""
+        """Begin the study here, resume it, or add seeds to it; another study is refused."""
         import yaml
 
         if self.file.is_file():
@@ -63,11 +61,11 @@ class StudyFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CiglError(f"{self.path} can't be written to: {error.strerror}; choose another --out.") from error
-        with self._locked():
+        with locked(self.path / "lock"):
             if self.file.is_file():
                 self._refuse_other(study, runs)
                 there = self.read()
-                study = there.with_seeds(tuple(dict.fromkeys(there.seeds + study.seeds)))
+                study = study.with_seeds(tuple(dict.fromkeys(there.seeds + study.seeds)))
                 if study == there:
                     return
                 runs = self.runs
@@ -77,19 +75,13 @@ class StudyFolder:
 
     def _refuse_other(self, study: Study, runs: Path | None) -> None:
         there = self.read()
-        if there.plain() | {"seeds": None} != study.plain() | {"seeds": None}:
+        if _without_texts(there) != _without_texts(study):
             raise CiglError(
                 f"{self.path} holds another study ({there.name!r}, or the same with other settings): choose "
-                "another --out, or go on with that one as it was started."
+                "another --out, or resume that one as it was started."
             )
         if runs is not None and runs.resolve() != self.runs.resolve():
             raise CiglError(f"the study in {self.path} has its runs in {self.runs}: leave --runs out.")
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        with (self.path / "lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
 
     def read(self) -> Study:
         if not self.file.is_file():
@@ -132,6 +124,11 @@ class StudyFolder:
             except (KeyError, TypeError, ValueError):
                 found.damaged[folder.path] = f"{folder.path} has a file that is not as a run leaves it."
         return found
+
+
+def _without_texts(study: Study) -> dict[str, Any]:
+    """What is run: seeds may be added to it, and what people read may change."""
+    return {key: value for key, value in study.plain().items() if key not in ("seeds", "about", "labels")}
 
 
 def record_failure(folder: RunFolder, message: str, details: str = "") -> None:

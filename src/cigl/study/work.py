@@ -15,7 +15,7 @@ from cigl.train.config import Config
 from cigl.train.folder import Busy, RunFolder
 from cigl.train.run import Progress, complete
 from cigl.train.signals import Stopped
-from cigl.train.trainer import Parts, Trainer
+from cigl.train.trainer import Splits, Trainer
 
 
 def work(order: Order, progress: Progress | None = None) -> Outcome:
@@ -44,7 +44,7 @@ def draw_masks(folder: RunFolder, config: Config, count: int) -> None:
     with folder.locked():
         if (folder.path / "masks.json").is_file() and len(folder.read_json("masks.json")["Z*W"]) >= count:
             return
-        trainer = Trainer(config, Parts.of(config))
+        trainer = Trainer(config, Splits.of(config))
         if not trainer.sparse.share:
             raise CiglError(f"method {config.method!r} has no random mask to draw: leave it out of a study with masks.")
         trainer.load(folder.last_checkpoint(config.epochs * trainer.steps_per_epoch))

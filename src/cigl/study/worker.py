@@ -1,7 +1,7 @@
 """A process that takes one run after another: `python -m cigl.study.worker THREADS`.
 
 Orders come as lines of JSON on standard input, answers go out on standard output. The end of the input, whether the
-engine closed it or was killed, is the request to stop: the run under way is saved and the process ends.
+engine closed it or was killed, is the request to stop: the current run is saved and the process ends.
 """
 
 from __future__ import annotations

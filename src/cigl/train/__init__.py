@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from cigl.lazy import lazy
+from cigl.lazy import lazy_attributes
 from cigl.train.config import PRESETS, Config, resolve
 
 if TYPE_CHECKING:
@@ -10,4 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["PRESETS", "Config", "evaluate_run", "resolve", "resume", "train"]
 
-__getattr__ = lazy(__name__, {"cigl.train.run": "evaluate_run resume train"})
+__getattr__, __dir__ = lazy_attributes(__name__, {"cigl.train.run": "evaluate_run resume train"})

@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 from cigl.errors import CiglError, unknown
 
+Options = tuple[tuple[str, Any], ...]  # names and values; a tuple, so that a configuration can be a key
+
 
 def option(default: Any, about: str) -> Any:
     return field(default=default, metadata={"help": about})
@@ -25,9 +27,9 @@ def option(default: Any, about: str) -> Any:
 class Config:
     """A run, completely: the same configuration gives the same weights (one thread, CPU)."""
 
-    dataset: str = option("mnist1d", "a name from `cigl data list`, or folder:PATH")
+    dataset: str = option("mnist1d", "a name from `cigl data list`, folder:PATH or package.module:function")
     model: str = option("mlp", "a name from `cigl models`, or package.module:factory")
-    method: str = option("cigl", "a name from `cigl methods`")
+    method: str = option("cigl", "a name from `cigl methods`, or package.module:Name")
     sparsity: float = option(0.8, "share of zeros, from 0 to below 1")
     epochs: int = option(60, "how long to train")
     seed: int = option(0, "of weights, masks, batches and augmentation")
@@ -57,6 +59,7 @@ class Config:
     average_from: float | None = option(None, "share of training after which snapshots are averaged")
     average_of: Literal["Z*W", "p*W"] | None = option(None, "what is averaged: Z*W (the paper) or p*W")
     final_weights: Literal["W", "p*W"] | None = option(None, "what weight dropout predicts with")
+    options: Options = option((), "any other field of the method, repeated as needed: cycle_drop=0.3")
     reestimate: bool = option(False, "re-estimate batch-norm statistics also where weights are as trained")
     temperature: Literal["none", "holdout", "pilot"] = option("none", "none, holdout or pilot")
     workers: int = option(2, "processes that read image folders (others are in memory)")
@@ -77,7 +80,11 @@ class Config:
 
     def plain(self) -> dict[str, Any]:
         """As JSON and YAML hold it."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+        keys = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+        keys["options"] = dict(self.options)
+        if not self.options:  # as it was before there were any: digests name the folders of runs
+            del keys["options"]
+        return keys
 
     def digest(self, *, without: tuple[str, ...] = ()) -> str:
         """A name for this configuration: the same keys and values, the same digest."""
@@ -87,6 +94,16 @@ class Config:
 
 _TYPES = typing.get_type_hints(Config)
 KEYS = [each.name for each in fields(Config)]
+# Those that change a field of the method; its other fields are options.
+METHOD_KEYS = (
+    "update_every",
+    "drop_fraction",
+    "update_until",
+    "random_mask",
+    "average_from",
+    "average_of",
+    "final_weights",
+)
 
 
 def key_type(name: str) -> tuple[Any, bool]:
@@ -99,6 +116,8 @@ def key_type(name: str) -> tuple[Any, bool]:
 
 def _typed(name: str, value: Any) -> Any:
     """The value in the key's type, or an error that names both."""
+    if name == "options":
+        return _typed_options(value)
     kind, optional = key_type(name)
     if value is None and optional:
         return None
@@ -118,6 +137,24 @@ def _typed(name: str, value: Any) -> Any:
     if type(value) is not kind or kind is float:
         raise CiglError(f"{name} is {value!r}: give {_WORDS[kind]}.")
     return value
+
+
+def _typed_options(value: Any) -> Options:
+    """In the order of their names; whether the method has them is said when it is made."""
+    try:
+        options = dict(value)
+    except (TypeError, ValueError):
+        raise CiglError(f"options is {value!r}: give names and values, such as {{cycle_drop: 0.3}}.") from None
+    for name, each in options.items():
+        if name in METHOD_KEYS:
+            raise CiglError(f"{name} is a key of its own: give it beside the options, not among them.")
+        if isinstance(each, str):  # YAML reads 1e-3 as a text
+            with contextlib.suppress(ValueError):
+                options[name] = each = float(each)
+        plain = isinstance(each, (bool, int, str)) or (isinstance(each, float) and math.isfinite(each))
+        if not isinstance(name, str) or not plain:
+            raise CiglError(f"option {name} is {each!r}: give a number, a text, or true or false.")
+    return tuple(sorted(options.items()))
 
 
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
@@ -172,7 +209,7 @@ _preset(
 )  # fmt: skip
 _preset("mnist1d-mlp", "the default: half a minute on a CPU")
 _preset(
-    "fashion-mnist-mlp", "10,000 images, an MLP: some 15 seconds on a CPU", dataset="fashion-mnist", model="mlp",
+    "fashion-mnist-mlp", "10,000 images, an MLP: about 15 seconds on a CPU", dataset="fashion-mnist", model="mlp",
     train_size=10_000, epochs=40, batch_size=128, lr=0.1, milestones=[0.34, 0.68], gamma=0.5, update_every=50,
 )  # fmt: skip
 _preset(

@@ -1,28 +1,29 @@
 """A run's folder: its configuration, metrics, checkpoints and result, safe against kills and second writers.
 
-config.yaml          what the run is; reproduces it with `cigl train --config`
-metrics.jsonl        a line per epoch
-checkpoints/         the newest two, N.safetensors after N steps; when finished, the last one if it is of use
-model.safetensors    the finished model
-report.json, .npz    its calibration on the test data, with reliability.svg
-result.json          written last: a run that has it is finished
+config.yaml              what the run is; reproduces it with `cigl train --config`
+versions.json            what it was started on
+metrics.jsonl            a line per epoch (and tensorboard/, where that is installed)
+checkpoints/             the newest two, N.safetensors after N steps; when finished, the last one if it is of use
+model.safetensors        the finished model
+report.json, -*.npz      its calibration on the test data; report-temperature.json with the temperature
+result.json              written last: a run that has it is finished
+lock                     held by the process that trains
 
 Only what reads or writes checkpoints waits for torch.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from cigl.errors import CiglError, CiglWarning
-from cigl.files import LEFTOVERS, write
+from cigl.files import LEFTOVERS, is_locked, locked, write
 from cigl.train.config import Config, resolve
 
 KEEP = 2
@@ -50,31 +51,20 @@ class RunFolder:
 
     @property
     def is_locked(self) -> bool:
-        """Whether a process is at it now."""
-        try:
-            with (self.path / "lock").open() as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
+        """Whether a process is training here now."""
+        return is_locked(self.path / "lock")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One process at a time, or Busy; the lock goes with the process, however it ends."""
-        try:
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
-            file = (self.path / "lock").open("w")
-        except OSError as error:
-            raise CiglError(f"the run folder {self.path} can't be written to: {error.strerror}.") from error
-        with file:
+        """One process at a time, or Busy."""
+        with ExitStack() as stack:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                stack.enter_context(locked(self.path / "lock", wait=False))
             except BlockingIOError:
                 raise Busy(
                     f"another process is training in {self.path}: wait for it, or choose another --out."
                 ) from None
+            self.checkpoints.mkdir(exist_ok=True)
             for leftover in (*self.path.glob(LEFTOVERS), *self.checkpoints.glob(LEFTOVERS)):
                 leftover.unlink(missing_ok=True)  # of a process that was killed while writing
             yield
@@ -150,7 +140,7 @@ class RunFolder:
             old.unlink(missing_ok=True)
 
     def load_checkpoint(self) -> Any | None:
-        """The newest one that is whole, or None; a damaged one is told of."""
+        """The newest one that is whole, or None; a damaged one is reported."""
         from cigl.train import tensors
 
         found = self._newest_first()
@@ -159,13 +149,15 @@ class RunFolder:
                 return tensors.load(path)
             except CiglError as error:
                 last = number == len(found) - 1
-                then = "No other is left: the run begins anew." if last else "The checkpoint before it is used instead."
+                then = (
+                    "No other is left: the run starts again." if last else "The checkpoint before it is used instead."
+                )
                 warnings.warn(f"{error} {then}", CiglWarning, stacklevel=2)
                 path.unlink(missing_ok=True)
         return None
 
     def last_checkpoint(self, step: int) -> Any:
-        """The one of the finished run; nothing is mended here."""
+        """The one of the finished run; nothing is repaired here."""
         from cigl.train import tensors
 
         return tensors.load(self.checkpoints / f"{step}.safetensors")

@@ -14,14 +14,15 @@ import torch
 from torch import nn
 
 import cigl
-from cigl.calibrate import Ensemble, Report, TemperatureScaled, fit_temperature, report
+from cigl.calibrate import Ensemble, Report, TemperatureScaled, fit_temperature
+from cigl.calibrate.report import report
 from cigl.errors import CiglError, CiglWarning
 from cigl.train import tensors
 from cigl.train.board import tensorboard
 from cigl.train.config import Config
 from cigl.train.folder import Busy, RunFolder
 from cigl.train.signals import Requests, listening
-from cigl.train.trainer import Parts, Trainer
+from cigl.train.trainer import Splits, Trainer
 
 Progress = Callable[[Trainer, "dict[str, Any] | None"], None]
 MASKS = 10  # drawn for MC dropout
@@ -45,7 +46,7 @@ def train(
     folder = RunFolder(out)
     with listening() as requests:
         _refuse_started(folder)
-        trainer = Trainer(config, Parts.of(config))  # what is wrong shows before there is a folder
+        trainer = Trainer(config, Splits.of(config))  # what is wrong shows before there is a folder
         requests.check()
         with folder.locked():
             _refuse_started(folder)
@@ -65,13 +66,13 @@ def _refuse_started(folder: RunFolder) -> None:
 
 
 def resume(out: Path | str, *, progress: Progress | None = None, checkpoint_minutes: float = 10.0) -> dict[str, Any]:
-    """Go on where the run in this folder was stopped or killed; a finished run is only read."""
+    """Resume the run in this folder where it was stopped or killed; a finished run is only read."""
     folder = RunFolder(out)
     config = folder.read_config()
     if folder.is_finished:
         return dict(folder.read_json("result.json"))
     with listening() as requests, folder.locked():
-        trainer = Trainer(config, Parts.of(config))
+        trainer = Trainer(config, Splits.of(config))
         return _continue(folder, trainer, requests, progress, Saving(checkpoint_minutes))
 
 
@@ -89,7 +90,7 @@ def _complete(
     with folder.locked():
         if folder.is_finished:
             return dict(folder.read_json("result.json"))
-        trainer = Trainer(config, Parts.of(config))
+        trainer = Trainer(config, Splits.of(config))
         if not folder.is_started:
             _start(folder, config)
         elif folder.read_config() != config:
@@ -123,14 +124,15 @@ def _train(trainer: Trainer, folder: RunFolder, requests: Requests, progress: Pr
     epochs = trainer.config.epochs
     with tensorboard(folder.path, trainer.epoch) as board:
         while trainer.epoch < epochs:
-            start = time.monotonic()
+            start = time.monotonic() - trainer.seconds
             for _ in trainer.steps():
+                trainer.seconds = time.monotonic() - start
                 if progress is not None:
                     progress(trainer, None)
                 if requests.number is not None or time.monotonic() - saved > saving.minutes * 60:
                     save()
                     requests.check()
-            row = trainer.finish_epoch(time.monotonic() - start)
+            row = trainer.finish_epoch()
             folder.add_metrics(row)
             if saving.every_epoch or trainer.epoch == epochs:
                 save()
@@ -144,7 +146,7 @@ def _train(trainer: Trainer, folder: RunFolder, requests: Requests, progress: Pr
 
 def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[str, Any]:
     if not all(value.isfinite().all() for value in trainer.model.state_dict().values()):
-        raise CiglError("the weights are not finite after the last step: lower lr or set clip, and train anew.")
+        raise CiglError("the weights are not finite after the last step: lower lr or set clip, and train again.")
     model = trainer.finalize()
     tensors.save(folder.path / "model.safetensors", dict(model.state_dict()))
     predictor = predictor_of(trainer, model)
@@ -165,12 +167,17 @@ def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[st
         each.to_json(folder.path / f"{name}.json")
     total = trainer.sparse.summary().total
     result = {
-        "config": trainer.config.plain(), "digest": trainer.config.digest(), "versions": versions(),
-        "temperature": temperature, "density": trainer.sparse.density, "explored": trainer.sparse.explored,
-        "inference_flops": total.inference_flops, "training_flops": total.training_flops,
+        "config": trainer.config.plain(),
+        "digest": trainer.config.digest(),
+        "versions": versions(),
+        "temperature": temperature,
+        "density": trainer.sparse.density,
+        "explored": trainer.sparse.explored,
+        "inference_flops": total.inference_flops,
+        "training_flops": total.training_flops,
         "seconds": sum(row["seconds"] for row in folder.read_metrics()),
         "test": {name: each.to_dict()["metrics"] for name, each in reports.items()},
-    }  # fmt: skip
+    }
     folder.write_json("result.json", result)
     folder.drop_checkpoints(keep=int(has_members(trainer)))  # the model is all that the others need
     return result
@@ -211,14 +218,14 @@ def evaluate_run(
     folder = RunFolder(out)
     config = folder.read_config()
     if not folder.is_finished:
-        raise CiglError(f"the run in {out} is not finished: go on with `cigl train --resume {out}`.")
-    trainer = Trainer(config, Parts.of(config))
+        raise CiglError(f"the run in {out} is not finished: resume it with `cigl train --resume {out}`.")
+    trainer = Trainer(config, Splits.of(config))
     if has_members(trainer) and (masks is not None or trainer.sparse.method.predicts_with == "members"):
         trainer.load(folder.last_checkpoint(config.epochs * trainer.steps_per_epoch))
     if masks is not None:
         predictor: nn.Module = Ensemble(trainer.sparse.members(masks)).eval()
     else:
-        model = cigl.models.build(config.model, trainer.parts.source.classes, trainer.parts.source.shape)
+        model = cigl.models.build(config.model, trainer.splits.source.classes, trainer.splits.source.shape)
         model.load_state_dict(tensors.load(folder.path / "model.safetensors"))
         predictor = predictor_of(trainer, model.to(trainer.device).eval())
     if temperature and split == "validation":
@@ -237,6 +244,10 @@ def evaluate_run(
 def versions() -> dict[str, str]:
     """What a number may depend on besides the configuration."""
     return {
-        "cigl": cigl.__version__, "torch": torch.__version__, "numpy": np.__version__,
-        "python": platform.python_version(), "machine": platform.machine(), "threads": str(torch.get_num_threads()),
-    }  # fmt: skip
+        "cigl": cigl.__version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "threads": str(torch.get_num_threads()),
+    }

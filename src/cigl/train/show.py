@@ -25,8 +25,14 @@ def progress_bar(quiet: bool = False) -> Iterator[Progress | None]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps, left"),
-               TimeRemainingColumn(), TextColumn("{task.fields[numbers]}"))  # fmt: skip
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("steps, left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[numbers]}"),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         tasks: dict[int, Any] = {}
 

@@ -26,7 +26,17 @@ def save(path: Path, state: Any) -> None:
     tensors: dict[str, Tensor] = {}
     structure = json.dumps(_encode(state, tensors))
     metadata = {"cigl": "1", "structure": structure, "sha256": _digest(structure, tensors)}
-    write(path, to_bytes(tensors, metadata))
+    write(path, *_in_order(to_bytes(tensors, metadata)))
+
+
+def _in_order(content: bytes) -> tuple[bytes, memoryview]:
+    """safetensors writes its metadata in a random order: sorted, the same state is always the same file."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # as the format wants the tensors aligned
+    return len(text).to_bytes(8, "little") + text, memoryview(content)[end:]
 
 
 def load(path: Path) -> Any:

@@ -24,14 +24,14 @@ from cigl.errors import CiglError
 from cigl.sparsify.attach import attach
 from cigl.sparsify.methods import Method, method
 from cigl.sparsify.schedule import CycleTimetable
-from cigl.train.config import Config
+from cigl.train.config import METHOD_KEYS, Config
 from cigl.train.optim import build_optimizer, lr_factor
 
 EVALUATION_BATCH = 500
 
 
 @dataclass
-class Parts:
+class Splits:
     """The data of a run. The validation part is cut from the training data; the test data is never tuned on."""
 
     source: Source
@@ -39,7 +39,7 @@ class Parts:
     validation: Split | None
 
     @classmethod
-    def of(cls, config: Config) -> Parts:
+    def of(cls, config: Config) -> Splits:
         source = cigl.data.open(config.dataset, seed=0)
         train, validation = source.train, None
         if config.train_size is not None:
@@ -62,23 +62,30 @@ class Parts:
 class Trainer:
     """A run that can be stepped, saved and loaded."""
 
-    def __init__(self, config: Config, parts: Parts):
-        self.config, self.parts = config, parts
-        self.steps_per_epoch = parts.train.steps(config.batch_size, drop_last=True)
+    def __init__(self, config: Config, splits: Splits):
+        self.config, self.splits = config, splits
+        self.steps_per_epoch = splits.train.steps(config.batch_size, drop_last=True)
         torch.manual_seed(config.seed)
         self.device = _device(config.device)
-        self.model = cigl.models.build(config.model, parts.source.classes, parts.source.shape).to(self.device)
+        self.model = cigl.models.build(config.model, splits.source.classes, splits.source.shape).to(self.device)
         self.optimizer = build_optimizer(config, self.model)
         self.sparse = attach(
-            self.model, self.optimizer, _method(config), sparsity=config.sparsity, epochs=config.epochs,
-            steps_per_epoch=self.steps_per_epoch, distribution=config.distribution, seed=config.seed,
-        )  # fmt: skip
+            self.model,
+            self.optimizer,
+            method_of(config),
+            sparsity=config.sparsity,
+            epochs=config.epochs,
+            steps_per_epoch=self.steps_per_epoch,
+            distribution=config.distribution,
+            seed=config.seed,
+        )
         factor = lr_factor(config, self.steps_per_epoch)
         cycles = isinstance(self.sparse.table, CycleTimetable)
         self.lr_factor = self.sparse.learning_rate(factor) if cycles else factor
         self.epoch = 0  # finished ones
         self.batch = 0  # ... and of the one under way
         self.sums = [0.0, 0, 0]  # loss, right, seen
+        self.seconds = 0.0  # that the epoch under way has taken, before a resume too
         self.lr = config.lr  # of the last step
 
     @property
@@ -95,10 +102,17 @@ class Trainer:
 
     def _training_batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         config = self.config
-        return self.parts.train.batches(
-            config.batch_size, seed=config.seed, epoch=epoch, shuffle=True, augment=config.augment, drop_last=True,
-            start=start, device=self.device, workers=config.workers,
-        )  # fmt: skip
+        return self.splits.train.batches(
+            config.batch_size,
+            seed=config.seed,
+            epoch=epoch,
+            shuffle=True,
+            augment=config.augment,
+            drop_last=True,
+            start=start,
+            device=self.device,
+            workers=config.workers,
+        )
 
     def _step(self, x: Tensor, y: Tensor) -> None:
         config = self.config
@@ -108,7 +122,7 @@ class Trainer:
         target = y
         if config.mixup:
             place = np.random.default_rng([config.seed, self.epoch, self.batch])
-            x, target = mixup(x, y, self.parts.source.classes, alpha=config.mixup, generator=place)
+            x, target = mixup(x, y, self.splits.source.classes, alpha=config.mixup, generator=place)
         if x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)  # a third faster on a CPU
         with torch.autocast(self.device.type, torch.bfloat16, enabled=config.bf16):
@@ -129,23 +143,29 @@ class Trainer:
         self.sums[1] += int((logits.argmax(1) == y).sum())
         self.sums[2] += len(y)
 
-    def finish_epoch(self, seconds: float) -> dict[str, Any]:
+    def finish_epoch(self) -> dict[str, Any]:
         """The row of metrics of the epoch that has just been trained."""
         loss, right, seen = self.sums
-        row = {
-            "epoch": self.epoch + 1, "step": self.sparse.step, "loss": loss / seen, "accuracy": right / seen,
-            "density": self.sparse.density, "explored": self.sparse.explored, "lr": self.lr,
-        }  # fmt: skip
-        if self.parts.validation is not None:
+        row: dict[str, Any] = {
+            "epoch": self.epoch + 1,
+            "step": self.sparse.step,
+            "loss": loss / seen,
+            "accuracy": right / seen,
+            "density": self.sparse.density,
+            "explored": self.sparse.explored,
+            "lr": self.lr,
+        }
+        if self.splits.validation is not None:
             logits, labels = self.predict(self.model, "validation")
             row["validation_loss"] = F.cross_entropy(logits, labels).item()
             row["validation_accuracy"] = (logits.argmax(1) == labels).float().mean().item()
-        self.epoch, self.batch, self.sums = self.epoch + 1, 0, [0.0, 0, 0]
-        return row | {"seconds": seconds}
+        row["seconds"] = self.seconds
+        self.epoch, self.batch, self.sums, self.seconds = self.epoch + 1, 0, [0.0, 0, 0], 0.0
+        return row
 
     def predict(self, model: nn.Module, split: str) -> tuple[Tensor, Tensor]:
         """Logits and labels of a whole split."""
-        batches = self.parts.split(split).batches(EVALUATION_BATCH, device=self.device, workers=self.config.workers)
+        batches = self.splits.split(split).batches(EVALUATION_BATCH, device=self.device, workers=self.config.workers)
         return predict(model, batches)
 
     def finalize(self) -> nn.Module:
@@ -157,11 +177,16 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         return {
-            "digest": self.config.digest(), "epoch": self.epoch, "batch": self.batch, "sums": self.sums,
+            "digest": self.config.digest(),
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "sums": self.sums,
+            "seconds": self.seconds,
             "model": dict(self.model.state_dict()),
-            "optimizer": self.optimizer.state_dict(), "sparsifier": self.sparse.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "sparsifier": self.sparse.state_dict(),
             "generator": torch.get_rng_state(),
-        }  # fmt: skip
+        }
 
     def load(self, state: dict[str, Any]) -> None:
         if state["digest"] != self.config.digest():
@@ -173,6 +198,7 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         self.sparse.load_state_dict(state["sparsifier"])
         self.epoch, self.batch, self.sums = state["epoch"], state["batch"], list(state["sums"])
+        self.seconds = state.get("seconds", 0.0)  # checkpoints of version 0.1.0 had none
         torch.set_rng_state(state["generator"])
 
 
@@ -183,7 +209,24 @@ def _device(name: str) -> torch.device:
         raise CiglError(f"device {name!r} can't be used here ({str(error).splitlines()[0]}): try cpu.") from error
 
 
-def _method(config: Config) -> Method:
-    names = ("update_every", "drop_fraction", "update_until", "random_mask", "average_from", "average_of")
-    given = {name: getattr(config, name) for name in (*names, "final_weights")}
-    return method(config.method, **{name: value for name, value in given.items() if value is not None})
+def method_of(config: Config) -> Method:
+    """The method with the fields that the configuration sets."""
+    keys = {name: getattr(config, name) for name in METHOD_KEYS}
+    given = {name: value for name, value in keys.items() if value is not None}
+    base = method(config.method)
+    for name, value in config.options:
+        _check_option(base, name, value)
+    return method(config.method, **given, **dict(config.options))
+
+
+def _check_option(base: Method, name: str, value: Any) -> None:
+    """Numbers for numbers; ``method`` refuses names that the method does not have."""
+    default = getattr(base, name, None)
+    for kind, words in ((bool, "true or false"), (int, "a whole number"), (float, "a number"), (str, "a text")):
+        if isinstance(default, kind):
+            fits = type(value) in ((int, float) if kind is float else (kind,))
+            if not fits:
+                raise CiglError(f"option {name} of method {base.name!r} is {value!r}: give {words}.")
+            return
+    if default is not None:
+        raise CiglError(f"option {name} of method {base.name!r} can't be set here: change it in Python.")

@@ -1,0 +1,1 @@
+"""Finished runs into statistics, tables, figures and a page: `cigl report`."""

@@ -1,0 +1,251 @@
+"""The figures: which studies have them, and what they show. ``drawing`` draws it, ``captions`` puts it into words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from cigl.report import captions, drawing
+from cigl.report.comparisons import Spread, masked_accuracies
+from cigl.report.evidence import Evidence
+from cigl.report.figure_data import (
+    Diagram,
+    Line,
+    LinesData,
+    MaskLine,
+    MasksData,
+    Panel,
+    Polygon,
+    PolygonsData,
+    ReliabilityData,
+    WithSd,
+)
+from cigl.report.metrics import ACCURACY, ECE, GAP, NLL, heading, lookup
+from cigl.report.recognise import (
+    compares_methods,
+    fits_temperatures,
+    from_dense_to_empty,
+    kinds,
+    of_kind,
+    sparsities,
+)
+from cigl.report.statistics import mean
+from cigl.report.text import percent
+from cigl.study.grid import Study
+
+SUFFIXES = (".svg", ".png")
+# The paper's calibrators, each with the kind of its runs and whether these are temperature-scaled.
+_CALIBRATORS = {
+    "mixup": ("rigl-mixup", False),
+    "temperature scaling": ("rigl", True),
+    "label smoothing": ("rigl-ls", False),
+}
+_PARTS = ("rigl", "rigl-wdp", "cigl-no-rm", "cigl-no-wma", "cigl")  # CigL, and what is left without its parts
+_COMPARED = 0.95  # the sparsity whose reliability diagram stands beside the dense one's
+
+
+def prepare_lines(evidence: Evidence, setting: str, *, scaled: bool = False) -> LinesData:
+    """Per panel a line for each method: sparsities, means and interval ends; for the ECE the noise floor too."""
+    panels = tuple(_panel(evidence, setting, metric, scaled) for metric in (ECE, NLL if scaled else ACCURACY))
+    several = {s for panel in panels for line in panel.lines for s in line.sparsity if len(line.sparsity) > 1}
+    cigl = of_kind(evidence.study, "cigl")
+    bold = (evidence.study.reference, *(cigl if len(cigl) == 1 else ()))
+    return LinesData(panels, tuple(sorted(several)), bold)
+
+
+def _panel(evidence: Evidence, setting: str, metric: str, scaled: bool) -> Panel:
+    lines = []
+    floors: dict[float, list[float]] = {}
+    for method in evidence.methods(setting):
+        points = {}
+        for sparsity in evidence.sparsities(setting, [method]):
+            if numbers := evidence.numbers(setting, method, sparsity, metric, scaled):
+                points[sparsity] = mean(numbers)
+                floors.setdefault(sparsity, []).append(points[sparsity].floor)
+        if points:
+            means, lows, highs = (
+                tuple(lookup(metric).scale * getattr(point, part) for point in points.values())
+                for part in ("value", "low", "high")
+            )
+            lines.append(Line(method, evidence.study.label(method), tuple(points), means, lows, highs))
+    floor = {s: sum(values) / len(values) for s, values in sorted(floors.items()) if any(values)}
+    return Panel(heading(metric), tuple(lines), floor)
+
+
+def prepare_bars(evidence: Evidence, setting: str, *, parts: Collection[str] = ()) -> LinesData:
+    """As lines, for methods of these kinds (or all) that run at the sparsities of the reference."""
+    data = prepare_lines(evidence, setting)
+    wanted = set(evidence.sparsities(setting, [evidence.study.reference]))
+    methods = (
+        [method for kind in parts for method in of_kind(evidence.study, kind)] if parts else evidence.study.methods
+    )
+    panels = []
+    for panel in data.panels:
+        lines = (line for line in panel.lines if line.method in methods and wanted & set(line.sparsity))
+        panels.append(replace(panel, lines=tuple(lines)))
+    return replace(data, panels=tuple(panels), sparsity=tuple(sorted(wanted)))
+
+
+def prepare_polygons(evidence: Evidence, setting: str) -> PolygonsData:
+    """Per calibrator the ECE of CigL and of RigL with that calibrator, at the sparsities that both have."""
+    study, panels = evidence.study, []
+    cigl = next(iter(of_kind(study, "cigl")), "")
+    for name, (kind, scaled) in _CALIBRATORS.items():
+        for method in of_kind(study, kind)[:1]:
+            pairs = {}
+            for sparsity in evidence.sparsities(setting, [cigl]):
+                numbers = evidence.numbers(setting, cigl, sparsity, ECE, False)
+                others = evidence.numbers(setting, method, sparsity, ECE, scaled)
+                if numbers and others:
+                    pairs[sparsity] = (mean(numbers).value, mean(others).value)
+            if len(pairs) >= 3:  # fewer corners are no polygon
+                rigl = next(iter(of_kind(study, "rigl")), "RigL")
+                ours, theirs = zip(*pairs.values(), strict=True)
+                label = f"{study.label(rigl)} + {name}"
+                panels.append(Polygon(name, tuple(pairs), ours, theirs, label, method, scaled))
+    return PolygonsData(tuple(panels), cigl, study.label(cigl))
+
+
+def prepare_masks(evidence: Evidence, setting: str) -> MasksData:
+    """Per method the accuracy of W and of Z*W, and the drop, by sparsity; in percent."""
+    lines = []
+    for method in evidence.methods(setting):
+        found = {s: masked_accuracies(evidence, setting, method, s) for s in evidence.sparsities(setting, [method])}
+        points = {sparsity: parts for sparsity, parts in found.items() if parts is not None}
+        if points:
+            whole, masked, drop = (_with_sd([parts[number] for parts in points.values()]) for number in range(3))
+            lines.append(MaskLine(method, evidence.study.label(method), tuple(points), whole, masked, drop))
+    return MasksData(tuple(lines))
+
+
+def _with_sd(spreads: Collection[Spread]) -> WithSd:
+    return WithSd(
+        tuple(100 * spread.value for spread in spreads), tuple(100 * (spread.seed_sd or 0.0) for spread in spreads)
+    )
+
+
+def prepare_reliability(evidence: Evidence, setting: str) -> ReliabilityData:
+    """Reports of the first seed, dense and at 95 %, of the reference or else the first method that has both."""
+    methods = dict.fromkeys([evidence.study.reference, *evidence.methods(setting)])
+    tested = {method: evidence.sparsities(setting, [method]) for method in methods}
+    both = [method for method in methods if _COMPARED in tested[method] and min(tested[method]) < _COMPARED]
+    places = [(both[0], min(tested[both[0]])), (both[0], _COMPARED)] if both else []
+    dense = [method for method in of_kind(evidence.study, "dense") if tested.get(method)]
+    if dense and places and places[0][1] > 0:
+        places[0] = (dense[0], min(tested[dense[0]]))
+    panels = []
+    for method, sparsity in places:
+        run = next(iter(evidence.group(setting, method, sparsity).values()))
+        title = f"{evidence.study.label(method)}, {percent(sparsity)} sparse, seed {run.cell.seed}"
+        numbers = run.numbers[False]
+        panels.append(Diagram(title, str(run.path / run.report), numbers[ECE].value, numbers[GAP].value))
+    return ReliabilityData(tuple(panels))
+
+
+class _Data(Protocol):
+    @property
+    def is_empty(self) -> bool: ...
+
+
+Data = TypeVar("Data", bound=_Data)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What it shows as plain data, what there is to see, and how it is drawn."""
+
+    name: str
+    title: str
+    caption: str
+    data: Any
+    plot: Callable[[Path], None]
+
+
+@dataclass(frozen=True)
+class Kind(Generic[Data]):
+    """One kind of figure: which studies have it, what it shows, how it is drawn, and what is to be seen."""
+
+    title: str
+    suits: Callable[[Study], bool]
+    prepare: Callable[[Evidence, str], Data]
+    plot: Callable[[Data, Path], None]
+    caption: Callable[[Evidence, str, Data], str]
+
+    def make(self, name: str, evidence: Evidence, setting: str) -> Figure | None:
+        """None where finished runs have nothing to show yet."""
+        data = self.prepare(evidence, setting)
+        if data.is_empty:
+            return None
+        title, caption = f"{self.title}, {evidence.title(setting)}", self.caption(evidence, setting, data)
+        return Figure(f"{name}-{setting}", title, caption, data, partial(self.plot, data))
+
+
+def _has_calibrators(study: Study) -> bool:
+    found = set(kinds(study).values())
+    return "cigl" in found and bool(found & {"rigl-mixup", "rigl-ls"})
+
+
+def _takes_cigl_apart(study: Study) -> bool:
+    found = set(kinds(study).values())
+    return "cigl" in found and bool(found & {"cigl-no-rm", "cigl-no-wma"})
+
+
+def _compares(study: Study, *, few: bool, scaled: bool = False) -> bool:
+    """One or two sparsities make bars, more make lines."""
+    is_so = compares_methods(study) and not from_dense_to_empty(study) and (len(sparsities(study)) < 3) == few
+    return is_so and (not scaled or fits_temperatures(study))
+
+
+# In the order of the page.
+FIGURES: dict[str, Kind[Any]] = {
+    "masks": Kind(
+        "Accuracy of W and of Z*W", lambda study: study.masks > 0, prepare_masks, drawing.plot_masks, captions.of_masks
+    ),
+    "polygons": Kind(
+        "ECE of CigL and of calibrators", _has_calibrators, prepare_polygons, drawing.plot_polygons,
+        captions.of_polygons,
+    ),
+    "ablation": Kind(
+        "ECE and accuracy of CigL without its parts", _takes_cigl_apart, partial(prepare_bars, parts=_PARTS),
+        drawing.plot_bars, captions.of_bars,
+    ),
+    "double-descent": Kind(
+        "ECE and accuracy from dense to nearly empty", from_dense_to_empty, prepare_lines, drawing.plot_lines,
+        captions.of_turns,
+    ),
+    "reliability": Kind(
+        "Reliability diagrams", from_dense_to_empty, prepare_reliability, drawing.plot_reliability,
+        captions.of_reliability,
+    ),
+    "sparsity": Kind(
+        "ECE and accuracy by sparsity", partial(_compares, few=False), prepare_lines, drawing.plot_lines,
+        captions.of_lines,
+    ),
+    "sparsity-temperature": Kind(
+        "ECE and NLL by sparsity, after temperature scaling", partial(_compares, few=False, scaled=True),
+        partial(prepare_lines, scaled=True), drawing.plot_lines, partial(captions.of_lines, scaled=True),
+    ),
+    "bars": Kind(
+        "ECE and accuracy, method by method", partial(_compares, few=True), prepare_bars, drawing.plot_bars,
+        captions.of_bars,
+    ),
+}  # fmt: skip
+
+
+def make_figures(evidence: Evidence, chosen: Collection[str] | None = None) -> list[Figure]:
+    """Every figure of the study that its finished runs allow, setting by setting; or those chosen."""
+    wanted = chosen_for(evidence.study) if chosen is None else chosen
+    made = (FIGURES[name].make(name, evidence, setting) for setting in evidence.settings for name in wanted)
+    return [figure for figure in made if figure is not None]
+
+
+def chosen_for(study: Study) -> list[str]:
+    """
+    >>> from cigl.study.catalogue import study
+    >>> chosen_for(study("double-descent"))
+    ['double-descent', 'reliability']
+    """
+    return [name for name, kind in FIGURES.items() if kind.suits(study)]

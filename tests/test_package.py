@@ -1,0 +1,55 @@
+"""The package as a whole: what its modules are called, and what completion shows."""
+
+import importlib
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import cigl
+
+MODULES = [each.name for each in pkgutil.walk_packages(cigl.__path__, "cigl.") if not each.name.endswith("__main__")]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_no_module_is_hidden_behind_something_else(name):
+    """`import cigl.calibrate.report` gives the module, though `cigl.calibrate.report(...)` is a function too."""
+    package, _, last = name.rpartition(".")
+    if last.startswith("_kernels"):
+        pytest.skip("a compiled library, loaded by ctypes")
+    module = importlib.import_module(name)
+    assert getattr(importlib.import_module(package), last) is module
+
+
+@pytest.mark.parametrize(
+    ("module", "function"),
+    [
+        ("cigl.calibrate", "compare"),
+        ("cigl.calibrate", "corrupt"),
+        ("cigl.calibrate", "evaluate"),
+        ("cigl.calibrate", "report"),
+        ("cigl.models", "resnet"),
+        ("cigl.models", "wide_resnet"),
+    ],
+)
+def test_modules_that_are_called_like_their_function(module, function, monkeypatch):
+    found = importlib.import_module(f"{module}.{function}")
+    monkeypatch.setattr(found, function, lambda *args, **keywords: (args, keywords))
+    assert getattr(importlib.import_module(module), function)(1, a=2) == ((1,), {"a": 2})
+
+
+def test_the_public_names_are_functions_and_are_shown():
+    assert set(cigl.__all__) <= set(dir(cigl))
+    for name in ("attach", "compare", "evaluate", "methods", "load", "save"):
+        assert type(getattr(cigl, name)).__name__ == "function"
+    for package in (cigl.calibrate, cigl.data, cigl.models, cigl.runtime, cigl.sparsify, cigl.train):
+        assert set(package.__all__) <= set(dir(package))
+        for name in package.__all__:
+            assert getattr(package, name) is not None
+
+
+def test_completion_before_anything_is_used():
+    code = "import cigl, sys; print('torch' in sys.modules, {'attach', 'evaluate', 'calibrate'} <= set(dir(cigl)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "False True\n"

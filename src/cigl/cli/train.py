@@ -36,8 +36,9 @@ def train_command(**options: Any) -> None:
     special = {name: options.pop(name) for name in _SPECIAL}
     flags = {name: value for name, value in options.items() if value not in (None, [])}
     with errors_in_one_line():
-        if special["resume"] is not None and (flags or special["config"] or special["preset"] or special["out"]):
-            raise CiglError("--resume takes the run's own configuration: give no other options with it.")
+        other = [name for name in flags if name != "kernels"]
+        if special["resume"] is not None and (other or special["config"] or special["preset"] or special["out"]):
+            raise CiglError("--resume takes the run's own configuration: give no other options with it but --kernels.")
         config = resolve(_lists(flags), special["config"], special["preset"])
 
         import torch
@@ -56,7 +57,7 @@ def train_command(**options: Any) -> None:
         out = special["resume"] or special["out"] or _free_folder()
         with progress_bar(quiet) as progress:
             if special["resume"] is not None:
-                result = resume(out, progress=progress, checkpoint_minutes=minutes)
+                result = resume(out, progress=progress, checkpoint_minutes=minutes, kernels=flags.get("kernels"))
             else:
                 result = train(config, out, progress=progress, checkpoint_minutes=minutes)
         if special["json"]:

@@ -70,6 +70,9 @@ def _count(places: dict[str, int], layer: Layer) -> Any:
     return hook
 
 
+HEAD = ("layer", "shape", "target", "density", "explored", "dead rows", "cols", "FLOPs: infer", "train")
+
+
 @dataclass(frozen=True)
 class Row:
     """One layer, or all of them together."""
@@ -96,15 +99,16 @@ class Summary:
     notes: tuple[str, ...] = ()  # why layers run masked that could run sparse
 
     def __str__(self) -> str:
-        head = ("layer", "shape", "target", "density", "explored", "dead rows", "cols", "FLOPs: infer", "train")
-        lines = [head, *(_cells(row) for row in (*self.rows, self.total))]
+        head = (*HEAD, "kernels") if any(row.kernels == "sparse" for row in self.rows) else HEAD
+        lines = [head, *(_cells(row)[: len(head)] for row in (*self.rows, self.total))]
         widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
         text = [
             "  ".join(_pad(cell, w, i < 2) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
             for line in lines
         ]
         rule = "-" * len(text[0])
-        return "\n".join([self.title, text[0], rule, *text[1:-1], rule, text[-1]])
+        notes = [f"runs masked, {note}" for note in self.notes]
+        return "\n".join([self.title, text[0], rule, *text[1:-1], rule, text[-1], *notes])
 
 
 def _pad(cell: str, width: int, left: bool) -> str:
@@ -115,7 +119,8 @@ def _cells(row: Row) -> tuple[str, ...]:
     shape = "x".join(map(str, row.shape))
     shares = (f"{share:.4f}" for share in (row.target, row.density, row.explored))
     dead = (str(row.dead_rows), str(row.dead_columns))
-    return row.layer, shape, *shares, *dead, _times(row.inference_flops), _times(row.training_flops)
+    flops = (_times(row.inference_flops), _times(row.training_flops))
+    return row.layer, shape, *shares, *dead, *flops, row.kernels
 
 
 def _times(value: float | None) -> str:
@@ -157,9 +162,10 @@ def summarize(sparse: Sparsifier, places: Mapping[str, int], kernels: Kernels | 
         dead_columns=sum(row.dead_columns for row in rows),
         inference_flops=infer / dense if counted else None,
         training_flops=train / dense if counted else None,
+        kernels=f"{sum(row.kernels == 'sparse' for row in rows)} of {len(rows)} sparse",
     )
     title = f"{sparse.method.name}: step {sparse.step} of {sparse.table.steps}"
-    return Summary(title, tuple(rows), total)
+    return Summary(title, tuple(rows), total, () if kernels is None else tuple(kernels.reasons))
 
 
 Segment = tuple[int, int, int]  # steps, how many of them need the dense gradient, the last step

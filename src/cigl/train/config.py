@@ -64,6 +64,9 @@ class Config:
     temperature: Literal["none", "holdout", "pilot"] = option("none", "none, holdout or pilot")
     workers: int = option(2, "processes that read image folders (others are in memory)")
     device: str = option("cpu", "cpu, cuda, cuda:1, ...")
+    kernels: Literal["auto", "sparse", "masked"] = option(
+        "auto", "sparse (over the active weights alone, CPU), masked (dense layers with zeros), or the faster: auto"
+    )
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -82,8 +85,10 @@ class Config:
         """As JSON and YAML hold it."""
         keys = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
         keys["options"] = dict(self.options)
-        if not self.options:  # as it was before there were any: digests name the folders of runs
-            del keys["options"]
+        # as it was before there were such keys: digests name the folders of runs
+        for name, usual in (("options", {}), ("kernels", "auto")):
+            if keys[name] == usual:
+                del keys[name]
         return keys
 
     def digest(self, *, without: tuple[str, ...] = ()) -> str:

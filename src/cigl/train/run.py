@@ -65,12 +65,23 @@ def _refuse_started(folder: RunFolder) -> None:
         raise CiglError(f"{path} already holds a run: resume it with --resume {path}, or choose another --out.")
 
 
-def resume(out: Path | str, *, progress: Progress | None = None, checkpoint_minutes: float = 10.0) -> dict[str, Any]:
-    """Resume the run in this folder where it was stopped or killed; a finished run is only read."""
+def resume(
+    out: Path | str,
+    *,
+    progress: Progress | None = None,
+    checkpoint_minutes: float = 10.0,
+    kernels: str | None = None,
+) -> dict[str, Any]:
+    """Resume the run in this folder where it was stopped or killed; a finished run is only read.
+
+    With the same ``kernels`` (None: the run's own) it ends with the same bits as if it had never stopped.
+    """
     folder = RunFolder(out)
     config = folder.read_config()
     if folder.is_finished:
         return dict(folder.read_json("result.json"))
+    if kernels is not None:
+        config = config.changed(kernels=kernels)
     with listening() as requests, folder.locked():
         trainer = Trainer(config, Splits.of(config))
         return _continue(folder, trainer, requests, progress, Saving(checkpoint_minutes))
@@ -165,7 +176,8 @@ def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[st
         reports["report-temperature"] = report(logits=logits.double() / temperature, labels=labels)
     for name, each in reports.items():
         each.to_json(folder.path / f"{name}.json")
-    total = trainer.sparse.summary().total
+    summary = trainer.sparse.summary()
+    total = summary.total
     result = {
         "config": trainer.config.plain(),
         "digest": trainer.config.digest(),
@@ -175,6 +187,7 @@ def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[st
         "explored": trainer.sparse.explored,
         "inference_flops": total.inference_flops,
         "training_flops": total.training_flops,
+        "kernels": {"asked": trainer.config.kernels, "layers": {row.layer: row.kernels for row in summary.rows}},
         "seconds": sum(row["seconds"] for row in folder.read_metrics()),
         "test": {name: each.to_dict()["metrics"] for name, each in reports.items()},
     }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +17,7 @@ from cigl.train.trainer import Trainer
 
 @contextmanager
 def progress_bar(quiet: bool = False) -> Iterator[Progress | None]:
-    """Loss, accuracy, density, learning rate and time left; on something that is no terminal, a line per epoch."""
+    """Images per second, loss, accuracy, density and time left; where there is no terminal, a line per epoch."""
     if quiet:
         yield None
         return
@@ -31,21 +33,40 @@ def progress_bar(quiet: bool = False) -> Iterator[Progress | None]:
         MofNCompleteColumn(),
         TextColumn("steps, left"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[numbers]}"),
+        TextColumn("{task.fields[speed]}{task.fields[numbers]}"),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         tasks: dict[int, Any] = {}
+        speeds: dict[int, Speed] = {}
 
         def show(trainer: Trainer, row: dict[str, Any] | None) -> None:
             if id(trainer) not in tasks:
                 total = trainer.config.epochs * trainer.steps_per_epoch
-                tasks[id(trainer)] = bar.add_task(describe(trainer), total=total, numbers="")
+                tasks[id(trainer)] = bar.add_task(describe(trainer), total=total, speed="", numbers="")
+                speeds[id(trainer)] = Speed(trainer.config.batch_size)
             task = tasks[id(trainer)]
-            bar.update(task, completed=trainer.step)
+            bar.update(task, completed=trainer.step, speed=f"{speeds[id(trainer)].per_second():,.0f} images/s")
             if row is not None:
-                bar.update(task, numbers=numbers(row))
+                bar.update(task, numbers=f", {numbers(row)}")
 
         yield show
+
+
+class Speed:
+    """Images per second over the last few seconds."""
+
+    def __init__(self, batch_size: int, seconds: float = 5.0):
+        self._batch_size, self._seconds = batch_size, seconds
+        self._times: deque[float] = deque()
+
+    def per_second(self) -> float:
+        """After each step."""
+        now = time.monotonic()
+        self._times.append(now)
+        while len(self._times) > 2 and now - self._times[0] > self._seconds:
+            self._times.popleft()
+        passed = now - self._times[0]
+        return (len(self._times) - 1) * self._batch_size / passed if passed else 0.0
 
 
 def describe(trainer: Trainer) -> str:

@@ -78,6 +78,7 @@ class Trainer:
             steps_per_epoch=self.steps_per_epoch,
             distribution=config.distribution,
             seed=config.seed,
+            kernels=config.kernels,
         )
         factor = lr_factor(config, self.steps_per_epoch)
         cycles = isinstance(self.sparse.table, CycleTimetable)
@@ -177,7 +178,7 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         return {
-            "digest": self.config.digest(),
+            "digest": self._digest(),
             "epoch": self.epoch,
             "batch": self.batch,
             "sums": self.sums,
@@ -188,8 +189,12 @@ class Trainer:
             "generator": torch.get_rng_state(),
         }
 
+    def _digest(self) -> str:
+        """A run may resume with other kernels, on another machine."""
+        return self.config.digest(without=("kernels",))
+
     def load(self, state: dict[str, Any]) -> None:
-        if state["digest"] != self.config.digest():
+        if state["digest"] != self._digest():
             raise CiglError(
                 "config.yaml is not the one that the checkpoint was made with: put it back, or train the changed "
                 "configuration in a folder of its own."

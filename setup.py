@@ -34,6 +34,7 @@ class BuildKernels(build_ext):
             )
 
         objects = compile("library.cpp", "library", [("CIGL_X86", "1")] if X86 else [], [])
+        objects += compile("updates.cpp", "updates", [], [])
         for name, (lanes, flags) in SETS.items():
             objects += compile("variant.cpp", name, [("VARIANT", name), ("LANES", str(lanes))], flags)
         target = self.get_ext_fullpath(extension.name)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from cigl.errors import CiglError, unknown
 from cigl.sparsify.layer import Layer
@@ -25,6 +26,17 @@ class Kernels(Protocol):
 
     def made(self, parameter: nn.Parameter, gradient: Tensor) -> bool:
         """Whether the gradient came from these kernels and nothing was added to it: it is zero outside M."""
+
+    def masked(self, parameter: nn.Parameter, gradient: Tensor) -> None:
+        """The gradient is zero outside M now, whatever was written to it."""
+
+    def begin_update(self, optimizer: Optimizer) -> None:
+        """The optimizer is about to step; weights may be taken out of its sight, to be moved in ``end_update``."""
+
+    def end_update(self, optimizer: Optimizer) -> None: ...
+
+    def abandon_update(self) -> None:
+        """The optimizer's step has failed."""
 
     def remove(self) -> None: ...
 

@@ -132,9 +132,7 @@ class Step:
         if self.update is not Update.NOT_YET:
             self.update = Update.CLOSURE
             self._check_forward()
-        gradient = layer.parameter.grad
-        made = self._kernels is not None and gradient is not None and self._kernels.made(layer.parameter, gradient)
-        layer.mask_gradient(by_z_alone=made)
+        self._mask(layer)
         if self._overflow is layer:
             self._overflow = None
         if layer.gradient is not None and not is_finite(layer.gradient):
@@ -153,11 +151,15 @@ class Step:
             raise self._not_finite(self._overflow)
         for layer in self._layers:
             if layer.gradient_was_changed():
-                layer.mask_gradient()
+                self._mask(layer)
+        if self._kernels is not None:
+            self._kernels.begin_update(self._optimizer)
         self.update = Update.RUNNING
 
     def end_update(self) -> None:
         """The weights have moved: the step counts, and what Z had switched off is as it was."""
+        if self._kernels is not None:
+            self._kernels.end_update(self._optimizer)
         self._average_gradients()
         if type(self._optimizer) not in _ELEMENTWISE or self.update is Update.CLOSURE:
             for layer in self._layers:
@@ -186,10 +188,19 @@ class Step:
 
     def abandon(self) -> None:
         """At any moment before the update: the parameters hold M*W again."""
+        if self._kernels is not None:
+            self._kernels.abandon_update()
         for layer in self._layers:
             layer.suspend()
 
     # Parts
+
+    def _mask(self, layer: Layer) -> None:
+        gradient, kernels = layer.parameter.grad, self._kernels
+        assert gradient is not None
+        layer.mask_gradient(by_z_alone=kernels is not None and kernels.made(layer.parameter, gradient))
+        if kernels is not None:
+            kernels.masked(layer.parameter, gradient)
 
     def _snapshot(self) -> dict[str, Tensor]:
         """M*Z*W (or M*pW) of the selected parameters and the others as they are."""

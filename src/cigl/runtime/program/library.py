@@ -97,6 +97,10 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     library.cigl_train.restype = ctypes.c_int64
     steps = [ctypes.c_int64, ctypes.c_int64]
     library.cigl_train.argtypes = [ctypes.c_char_p, program, *steps, ctypes.c_void_p, pointers, pointers, seconds]
+    pointer, whole, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+    library.cigl_sgd.restype = library.cigl_adam.restype = None
+    library.cigl_sgd.argtypes = [pointer] * 4 + [whole] + [number] * 4 + [whole] * 2
+    library.cigl_adam.argtypes = [pointer] * 5 + [whole] + [number] * 6 + [whole] * 2
     library.cigl_gather.restype = None
     library.cigl_gather.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
     return library, ""

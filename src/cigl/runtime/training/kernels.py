@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from cigl.runtime.program import library
 from cigl.runtime.training.network import StretchedModel, is_plain
 from cigl.runtime.training.single import SelfAttention, SingleLayer
 from cigl.runtime.training.tracing import TracedModel, Untraceable, arguments_of
+from cigl.runtime.training.updates import ActiveUpdates
 from cigl.runtime.training.weights import Patterns, Positions
 
 Forward = Callable[..., Any]
@@ -39,7 +41,7 @@ class TrainingKernels:
         insist: bool,
     ):
         self._model, self._needs_dense, self._insist = model, needs_dense, insist
-        self._patterns = Patterns(active)
+        self._patterns, self._updates = Patterns(active), ActiveUpdates()
         self._traced: dict[Any, TracedModel | str] = {}  # or why not; by the modes of the modules
         self._networks: OrderedDict[Any, StretchedModel | None] = OrderedDict()
         self._layers: list[SingleLayer] = []
@@ -69,6 +71,20 @@ class TrainingKernels:
     def made(self, parameter: nn.Parameter, gradient: Tensor) -> bool:
         """Whether this is the gradient that a stretch has returned, with nothing added to it."""
         return self._patterns.made(parameter, gradient)
+
+    def masked(self, parameter: nn.Parameter, gradient: Tensor) -> None:
+        """The gradient is zero outside M, whatever was written to it."""
+        self._patterns.masked(parameter, gradient)
+
+    def begin_update(self, optimizer: Optimizer) -> None:
+        """All gradients are masked, and the optimizer is about to step."""
+        self._updates.begin(optimizer, self._patterns.known())
+
+    def end_update(self, optimizer: Optimizer) -> None:
+        self._updates.end(optimizer)
+
+    def abandon_update(self) -> None:
+        self._updates.restore()
 
     # Taking over
 

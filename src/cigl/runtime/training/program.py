@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -78,11 +78,14 @@ class TrainingProgram:
         return outputs, self._call(0, self._middle, inputs, outputs, timed)
 
     def backward(
-        self, gradients: Sequence[Tensor], timed: bool = False
+        self,
+        gradients: Sequence[Tensor],
+        empty: Callable[[nn.Parameter], Tensor] = torch.zeros_like,
+        timed: bool = False,
     ) -> tuple[dict[nn.Parameter, Tensor], list[Tensor], list[float]]:
         """The gradients of the parameters and of the inputs that ask for one, and the seconds of each step.
 
-        A weight's gradient is dense, and zero outside its pattern.
+        A weight's gradient is dense: ``empty`` makes a tensor that is zero outside the pattern.
         """
         assembly = self._assembly
         for weights, entries, values in self._transposed:
@@ -91,7 +94,7 @@ class TrainingProgram:
         found: dict[nn.Parameter, Tensor] = {}
         shared: list[tuple[nn.Parameter, Tensor]] = []  # of parameters that several norms or layers use
         for number, parameter in assembly.targets:
-            target = torch.zeros_like(parameter)
+            target = torch.zeros_like(parameter) if parameter.dim() == 1 else empty(parameter)
             self._steps[number].target = target.data_ptr()
             _collect(found, shared, parameter, target)
         for state in assembly.norms.values():

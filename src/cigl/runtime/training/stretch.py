@@ -192,15 +192,13 @@ class _Run(torch.autograd.Function):
         program, stretch = ctx.loan.program, ctx.stretch
         if program is None:
             raise CiglError("backward was called twice without retain_graph=True: the activations are gone.")
-        found, inputs, _ = program.backward([each.contiguous() for each in gradients])
+        found, inputs, _ = program.backward([each.contiguous() for each in gradients], stretch.patterns.gradient)
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             ctx.loan.end()
         asked = ctx.needs_input_grad[2 : 2 + ctx.count]
         rest = iter(inputs)
         shaped = [next(rest).view(s) if asks else None for asks, s in zip(asked, stretch.in_shapes, strict=True)]
         own = [found.get(parameter) for parameter in stretch.parameters]
-        for parameter, gradient in found.items():
-            stretch.patterns.returned(parameter, gradient)
         return None, None, *shaped, *own
 
 

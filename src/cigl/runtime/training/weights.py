@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from cigl.runtime.training.nodes import Weights
 from cigl.runtime.training.patterns import Pattern
@@ -22,7 +22,7 @@ class Patterns:
         self._active = active
         self._patterns: dict[nn.Parameter, Pattern] = {}
         self._found: dict[tuple[nn.Parameter, nn.Parameter | None], Weights] = {}
-        self._gradients: dict[nn.Parameter, tuple[StorageWeakRef, int]] = {}
+        self._gradients: dict[nn.Parameter, _Gradient] = {}
         self.version = 0  # a program is of one
 
     def changed(self) -> None:
@@ -37,16 +37,29 @@ class Patterns:
             self._found[key] = Weights(weight, bias, self._pattern(weight))
         return self._found[key]
 
-    def returned(self, parameter: nn.Parameter, gradient: Tensor) -> None:
-        """A gradient that is zero outside the pattern leaves for autograd, which may add others to it."""
-        self._gradients[parameter] = StorageWeakRef(gradient.untyped_storage()), gradient._version
+    def known(self) -> list[tuple[nn.Parameter, Pattern]]:
+        """The parameters that programs have asked for."""
+        return list(self._patterns.items())
 
-    def made(self, parameter: nn.Parameter, gradient: Tensor) -> bool:
-        """Whether this is that gradient, and nothing was written to it since."""
-        found = self._gradients.get(parameter)
-        if found is None or found[0].expired() or found[1] != gradient._version:
-            return False
-        return bool(found[0].cdata == gradient.untyped_storage()._cdata)
+    # Gradients
+
+    def gradient(self, weight: nn.Parameter) -> Tensor:
+        """A dense tensor that is zero outside the pattern: the last step's, if nobody has it any more."""
+        pattern, last = self._pattern(weight), self._gradients.get(weight)
+        if last is None or last.pattern is not pattern or not last.is_free():
+            last = self._gradients[weight] = _Gradient(torch.zeros_like(weight), pattern)
+        return last.lend()
+
+    def made(self, weight: nn.Parameter, gradient: Tensor) -> bool:
+        """Whether this is the gradient that was lent last, and nothing was written to it since."""
+        last = self._gradients.get(weight)
+        return last is not None and last.is_same(gradient) and last.version == gradient._version
+
+    def masked(self, weight: nn.Parameter, gradient: Tensor) -> None:
+        """Whatever was written to it, it is zero outside the pattern now."""
+        last = self._gradients.get(weight)
+        if last is not None and last.is_same(gradient):
+            last.version = gradient._version
 
     def density(self, weight: nn.Parameter) -> float:
         return self._pattern(weight).count / weight.numel()
@@ -57,3 +70,28 @@ class Patterns:
             positions = np.arange(weight.numel()) if active is None else active()
             self._patterns[weight] = Pattern(tuple(weight.shape), weight.stride(), positions)
         return self._patterns[weight]
+
+
+class _Gradient:
+    """A dense gradient that is used again and again: to fill a new one with zeros would take longer than the rest.
+
+    The user's ``p.grad`` shares its memory, and with it the count of changes in place.
+    """
+
+    def __init__(self, tensor: Tensor, pattern: Pattern):
+        self._tensor, self.pattern = tensor, pattern
+        self.version = tensor._version  # at which it is known to be zero outside the pattern
+
+    def lend(self) -> Tensor:
+        return self._tensor.detach()
+
+    def is_free(self) -> bool:
+        """Whether nobody else holds its memory, and nobody has written outside the pattern."""
+        users = torch._C._storage_Use_Count(self._tensor.untyped_storage()._cdata)
+        return users <= _OWN_USERS and self.version == self._tensor._version
+
+    def is_same(self, gradient: Tensor) -> bool:
+        return self._tensor.data_ptr() == gradient.data_ptr()  # alive as long as it is held here
+
+
+_OWN_USERS = 2  # the tensor above and the storage object that is asked

@@ -203,7 +203,9 @@ static void unflatten(const Task& task) {
 static void scatter(const Task& task) {
     const Program& p = task.program;
     const Step& step = task.step;
+    const int64_t ahead = 32;  // the places are all over a weight
     for (int64_t j = 0; j < step.count; ++j) {
+        if (j + ahead < step.count) __builtin_prefetch(step.target + step.places[j + ahead], 1);
         float sum = step.sums[j];
         for (int64_t g = 1; g < p.groups; ++g) sum += step.sums[g * step.count + j];
         step.target[step.places[j]] = sum;

@@ -2,6 +2,8 @@
 #include <cmath>
 #include <cstdint>
 
+static const int64_t AHEAD = 32;  // entries whose memory is asked for in advance: their places are all over a weight
+
 extern "C" {
 #pragma GCC visibility push(default)
 
@@ -10,6 +12,11 @@ void cigl_sgd(float* weight, const float* gradient, float* momentum, const int32
     const float rate = float(lr), b = float(beta), damp = float(1.0 - dampening), wd = float(decay);
     for (int64_t j = 0; j < count; ++j) {
         const int64_t i = places[j];
+        if (j + AHEAD < count) {
+            const int64_t next = places[j + AHEAD];
+            __builtin_prefetch(weight + next, 1), __builtin_prefetch(gradient + next);
+            if (momentum) __builtin_prefetch(momentum + next, 1);
+        }
         float g = maximize ? -gradient[i] : gradient[i];
         g += wd * weight[i];
         if (momentum) {
@@ -30,6 +37,11 @@ void cigl_adam(float* weight, const float* gradient, float* mean, float* square,
     const float shrink = float(1.0 - lr * decay), wd = float(decay), e = float(eps);
     for (int64_t j = 0; j < count; ++j) {
         const int64_t i = places[j];
+        if (j + AHEAD < count) {
+            const int64_t next = places[j + AHEAD];
+            __builtin_prefetch(weight + next, 1), __builtin_prefetch(gradient + next);
+            __builtin_prefetch(mean + next, 1), __builtin_prefetch(square + next, 1);
+        }
         float g = maximize ? -gradient[i] : gradient[i], w = weight[i];
         if (decoupled)
             w *= shrink;

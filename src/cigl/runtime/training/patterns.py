@@ -6,6 +6,7 @@ transposed pattern. Both sort by blocks of inputs first, so that what a block re
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -36,14 +37,19 @@ class Order:
         """From entries that are sorted by output."""
         wanted = -(-inputs * taps // _BLOCK)
         blocks = int(max(1, min(wanted, len(output) // (_WORTH * outputs), inputs)))
-        key, entries = output.astype(np.int64), np.arange(len(output), dtype=np.int32)
+        key, entries = output, np.arange(len(output), dtype=np.int32)
         if blocks > 1:
-            block = (channel.astype(np.int64) * blocks // inputs).astype(np.uint16)  # numpy sorts these by radix
+            block_of = (np.arange(inputs) * blocks // inputs).astype(np.uint16)  # numpy sorts these by radix
+            block = block_of[channel]
             entries = np.argsort(block, kind="stable").astype(np.int32)
-            key = block[entries] * np.int64(outputs) + output[entries]
+            key = block[entries] * np.int32(outputs) + output[entries]
         counts = np.bincount(key, minlength=blocks * outputs)
         rows = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         return cls(blocks, rows, entries, channel[entries], ky[entries], kx[entries])
+
+
+def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 class Pattern:
@@ -58,14 +64,18 @@ class Pattern:
         self.outputs, self.inputs, kh, kw = shape if len(shape) == 4 else (*shape, 1, 1)
         self.kernel = (kh, kw)
         self.count = len(positions)
-        rest, kx = np.divmod(positions.astype(np.int64), kw)
-        rest, ky = np.divmod(rest, kh)
-        output, channel = np.divmod(rest, self.inputs)
-        steps = (*strides, 0, 0)
-        place = output * steps[0] + channel * steps[1] + ky * steps[2] + kx * steps[3]
-        self._output, self._channel, self._ky, self._kx = (each.astype(np.int32) for each in (output, channel, ky, kx))
+        positions = positions.astype(np.int32)  # 32 bits: division takes most of the time here
+        rest, self._ky, self._kx = positions, np.zeros_like(positions), np.zeros_like(positions)
+        if kh * kw > 1:
+            rest, tap = np.divmod(positions, np.int32(kh * kw))
+            self._ky, self._kx = np.divmod(tap, np.int32(kw))
+        self._output, self._channel = np.divmod(rest, np.int32(self.inputs))
         self.forward = Order.of(self._output, self._channel, self._ky, self._kx, self.outputs, self.inputs, kh)
-        self.places = place[self.forward.entries].astype(np.int32)  # in the memory of the dense weight
+        place = positions
+        if strides != _row_major(shape):
+            parts = np.stack([self._output, self._channel, self._ky, self._kx][: len(strides)])
+            place = (parts * np.array(strides, np.int32)[:, None]).sum(0, dtype=np.int32)
+        self.places: Ints = place[self.forward.entries]  # in the memory of the dense weight
 
     @cache  # noqa: B019  (a pattern lives until the next topology round, with the programs that use it)
     def transposed(self, stride: Pair) -> tuple[Order, Ints]:

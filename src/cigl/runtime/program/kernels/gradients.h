@@ -3,21 +3,48 @@
 #pragma once
 #include "training.h"
 
-// Four vectors, each summed over its lanes.
-typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
-static inline Four sums_of(Vec a, Vec b, Vec c, Vec d) {
+// Eight vectors, each summed over its lanes.
+typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
+static inline Eight sums_of(const Vec* v) {
 #if LANES == 8
-    const Vec ab = SHUFFLE(a, b, 0, 8, 1, 9, 4, 12, 5, 13) + SHUFFLE(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
-    const Vec cd = SHUFFLE(c, d, 0, 8, 1, 9, 4, 12, 5, 13) + SHUFFLE(c, d, 2, 10, 3, 11, 6, 14, 7, 15);
-    const Vec all = SHUFFLE(ab, cd, 0, 1, 8, 9, 4, 5, 12, 13) + SHUFFLE(ab, cd, 2, 3, 10, 11, 6, 7, 14, 15);
-    return Four{all[0] + all[4], all[1] + all[5], all[2] + all[6], all[3] + all[7]};
+    Vec pairs[4], fours[2];
+    for (int i = 0; i < 4; ++i)
+        pairs[i] = SHUFFLE(v[2 * i], v[2 * i + 1], 0, 8, 1, 9, 4, 12, 5, 13) +
+                   SHUFFLE(v[2 * i], v[2 * i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+    for (int i = 0; i < 2; ++i)
+        fours[i] = SHUFFLE(pairs[2 * i], pairs[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
+                   SHUFFLE(pairs[2 * i], pairs[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
+    return SHUFFLE(fours[0], fours[1], 0, 1, 2, 3, 8, 9, 10, 11) + SHUFFLE(fours[0], fours[1], 4, 5, 6, 7, 12, 13, 14, 15);
 #else
-    return Four{sum_of(a), sum_of(b), sum_of(c), sum_of(d)};
+    Eight sums;
+    for (int i = 0; i < 8; ++i) sums[i] = sum_of(v[i]);
+    return sums;
 #endif
 }
 
-// The gradient of the weights, at the non-zeros only: a tile of one output channel's gradient stays in registers while
-// its non-zeros pass by, four at a time. Tiles overlap where the size is no multiple; there the gradient counts once.
+// The gradient of N non-zeros: products of a tile of the output's gradient with what they have read, summed up.
+// Where there are fewer than N, the last one is computed again and left out.
+template <int R, int K, int STEP, int N>
+static inline void add_products(const float* const* in, const Vec* gradient, const int32_t* offsets, int64_t count,
+                                float* sums) {
+    int64_t offset[N];
+    for (int i = 0; i < N; ++i) offset[i] = offsets[i < count ? i : count - 1];
+    Vec s[8] = {};
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+        for (int k = 0; k < K; ++k)
+#pragma GCC unroll 8
+            for (int i = 0; i < N; ++i) s[i] += gradient[r * K + k] * load(in[r] + offset[i] + k * STEP * LANES);
+    const Eight sum = sums_of(s);
+    if (count >= 8)
+        *reinterpret_cast<Eight*>(sums) += sum;
+    else
+        for (int i = 0; i < count; ++i) sums[i] += sum[i];
+}
+
+// The gradient of the weights, at the non-zeros only: a tile of one output channel's gradient is at hand while its
+// non-zeros pass by, eight at a time. Tiles overlap where the size is no multiple; there the gradient counts once.
 template <int R, int K, int STEP>
 static void weight_gradient_of(const Conv& c, float* sums, Share outputs) {
     const Step& step = c.step;
@@ -43,26 +70,12 @@ static void weight_gradient_of(const Conv& c, float* sums, Share outputs) {
 #pragma GCC unroll 8
                     for (int k = 0; k < K; ++k)
                         g[r * K + k] = r < done_y || k < done_x ? Vec{} : load(from + r * dy.row + k * LANES);
-                for (; j + 4 <= end; j += 4) {
-                    Vec s[4] = {};
-#pragma GCC unroll 8
-                    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-                        for (int k = 0; k < K; ++k)
-#pragma GCC unroll 4
-                            for (int i = 0; i < 4; ++i)
-                                s[i] += g[r * K + k] * load(in[r] + step.offsets[j + i] + k * STEP * LANES);
-                    Four* target = reinterpret_cast<Four*>(sums + j);
-                    *target += sums_of(s[0], s[1], s[2], s[3]);
-                }
-                for (; j < end; ++j) {
-                    Vec s = {};
-#pragma GCC unroll 8
-                    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-                        for (int k = 0; k < K; ++k) s += g[r * K + k] * load(in[r] + step.offsets[j] + k * STEP * LANES);
-                    sums[j] += sum_of(s);
-                }
+                for (; j + 4 < end; j += 8)
+                    add_products<R, K, STEP, 8>(in, g, step.offsets + j, end - j, sums + j);
+                if (j + 1 < end)
+                    add_products<R, K, STEP, 4>(in, g, step.offsets + j, end - j, sums + j);
+                else if (j < end)
+                    add_products<R, K, STEP, 1>(in, g, step.offsets + j, 1, sums + j);
             }
     }
 }

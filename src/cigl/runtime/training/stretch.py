@@ -8,6 +8,7 @@ from functools import singledispatch
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cigl.errors import CiglError
@@ -123,6 +124,24 @@ class Stretch:
         outputs = result if isinstance(result, tuple) else (result,)
         return tuple(each.view(shape) for each, shape in zip(outputs, self.out_shapes, strict=True))
 
+    def in_torch(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """The same in torch, for a gradient that is differentiated again. Running statistics stay as they are."""
+        values: dict[int, Tensor] = dict(zip(self.inputs, inputs, strict=True))
+        for unit in self._units:
+            arguments = [values[value] for value in unit.inputs]
+            module: Any = None if unit.module is None else self._modules(unit.module)
+            if isinstance(unit.operation, op.Conv):
+                places = unit.operation.stride, unit.operation.padding
+                result = F.conv2d(arguments[0], module.weight, module.bias, *places)
+            elif isinstance(unit.operation, op.Linear):
+                result = F.linear(arguments[0], module.weight, module.bias)
+            elif isinstance(unit.operation, op.BatchNorm):
+                result = F.batch_norm(arguments[0], None, None, module.weight, module.bias, True, 0.0, module.eps)
+            else:
+                result = unit.operation.dense(*arguments)
+            values[unit.outputs[0]] = result
+        return tuple(values[value] for value in self.outputs)
+
     def borrow(self, wanted: tuple[bool, ...]) -> TrainingProgram:
         """A program that nobody else uses; ``wanted`` says which inputs need a gradient."""
         free = self._free.setdefault(wanted, [])
@@ -178,18 +197,16 @@ class _Run(torch.autograd.Function):
         outputs, _ = loan.program.forward([each.contiguous() for each in tensors[:count]])
         if any(ctx.needs_input_grad):
             ctx.loan, ctx.count, ctx.stretch = loan, count, stretch
+            ctx.save_for_backward(*tensors)  # for gradients that are differentiated again; nothing is copied
         else:
             loan.end()
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            raise CiglError(
-                "sparse kernels have no second derivative (create_graph=True asks for one): attach with "
-                "kernels='masked'."
-            )
         program, stretch = ctx.loan.program, ctx.stretch
+        if torch.is_grad_enabled():  # create_graph=True
+            return None, None, *_differentiable(ctx, gradients)
         if program is None:
             raise CiglError("backward was called twice without retain_graph=True: the activations are gone.")
         found, inputs, _ = program.backward([each.contiguous() for each in gradients], stretch.patterns.gradient)
@@ -200,6 +217,16 @@ class _Run(torch.autograd.Function):
         shaped = [next(rest).view(s) if asks else None for asks, s in zip(asked, stretch.in_shapes, strict=True)]
         own = [found.get(parameter) for parameter in stretch.parameters]
         return None, None, *shaped, *own
+
+
+def _differentiable(ctx: Any, gradients: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    """The gradients as a function of torch's, so that they can be differentiated in their turn."""
+    tensors = ctx.saved_tensors
+    wanted = [each for each, asked in zip(tensors, ctx.needs_input_grad[2:], strict=True) if asked]
+    outputs = ctx.stretch.in_torch(*tensors[: ctx.count])
+    shaped = [each.view(out.shape) for each, out in zip(gradients, outputs, strict=True)]
+    found = iter(torch.autograd.grad(outputs, wanted, shaped, create_graph=True, allow_unused=True))
+    return [next(found) if asked else None for asked in ctx.needs_input_grad[2:]]
 
 
 def multiply_adds(operation: op.Layer, output: Shape) -> int:

@@ -152,6 +152,18 @@ def one(name: str, sparsity: float | None, kernels: str, rounds: int, threads: i
     return float(done.stdout)
 
 
+def memory(name: str, sparsity: float | None, kernels: str) -> float:
+    """Peak megabytes of a few steps, with a topology round among them, beyond what the process has before the first."""
+    code = (
+        f"import sys, resource; sys.path.insert(0, {sys.path[0]!r}); import torch; torch.set_num_threads(1); "
+        f"import training_speed as t; r = t.Training({name!r}, {sparsity}, {kernels!r}); "
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024; before = peak(); "
+        "[r.step() for _ in range(3)]; r.sparse and r.to_round(); [r.step() for _ in range(2)]; print(peak() - before)"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--case", nargs="*", default=list(FLOORS), choices=list(FLOORS))
@@ -159,12 +171,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--memory", action="store_true", help="peak memory instead of time")
     parser.add_argument("--masked", action="store_true", help="also against masked training")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(arguments.threads)
     for name in arguments.case:
         for sparsity in arguments.sparsity:
+            if arguments.memory:
+                dense, sparse = memory(name, None, "masked"), memory(name, sparsity, "auto")
+                print(f"{name:<12} {sparsity:.0%}: {sparse:.0f} MB, {sparse / dense:.2f} of dense", flush=True)
+                continue
             if arguments.threads > 1:
                 dense = one(name, None, "masked", arguments.rounds, arguments.threads)
                 sparse, alone = (one(name, sparsity, "auto", arguments.rounds, t) for t in (arguments.threads, 1))

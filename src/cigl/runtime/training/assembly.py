@@ -82,7 +82,9 @@ class NormState:
 class Assembly:
     """Collects the steps of a program; forward.py and backward.py say which."""
 
-    def __init__(self, nodes: Sequence[Node], inputs: Sequence[Value], images: int, layout: Layout):
+    def __init__(
+        self, nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], images: int, layout: Layout
+    ):
         self.layout = layout
         self.blocks = -(-images // layout.block)
         self.groups = min(GROUPS, self.blocks)
@@ -92,12 +94,13 @@ class Assembly:
         self.made_by: dict[Value, Node] = {node.out: node for node in nodes}
         self.norms: dict[Term, NormState] = {}
         self.values: dict[Weights, Floats] = {}  # the active entries, gathered before each run
+        self._layers: dict[Any, dict[str, Any]] = {}
         self.biases: list[tuple[int, Weights]] = []  # steps that point to a bias
         self.targets: list[tuple[int, Any]] = []  # steps that write the gradient of a parameter
         self._ready: set[Hashable] = set()
         self._pending: list[tuple[Hashable, Kind, dict[str, Any]]] = []
         self._made: dict[tuple[Value, Pair], Held] = {}  # values in scratch, in this pass
-        self._places = {value: self.kept.take(value.shape, (0, 0)) for value in (*inputs, *_kept(nodes))}
+        self._places = {value: self.kept.take(value.shape, (0, 0)) for value in (*inputs, *_kept(nodes, outputs))}
 
     # Steps
 
@@ -148,6 +151,14 @@ class Assembly:
         """Of a kept value."""
         return Held(self._places[value], True)
 
+    def room(self, value: Value) -> Held:
+        """Where a node writes: where its value is kept, or in scratch if it only leaves the program."""
+        if self.is_kept(value):
+            return self.place(value)
+        if (value, (0, 0)) not in self._made:
+            self._made[value, (0, 0)] = self.take(value, kept=False)
+        return self._made[value, (0, 0)]
+
     def take(self, value: Value, kept: bool, padding: Pair = (0, 0)) -> Held:
         return Held((self.kept if kept else self.scratch).take(value.shape, padding), kept)
 
@@ -164,8 +175,7 @@ class Assembly:
         if self.is_kept(value) and padding == (0, 0):
             return self.place(value)
         node = self.made_by.get(value)
-        if not self.is_kept(value):
-            assert isinstance(node, Sum)
+        if not self.is_kept(value) and isinstance(node, Sum):
             self.need(*(term for term in node.terms if term.norm))
         if (value, padding) not in self._made:
             held = self._made[value, padding] = self.take(value, False, padding)
@@ -195,9 +205,12 @@ class Assembly:
     # Weights
 
     def weights(self, node: Conv, x: View) -> dict[str, Any]:
-        """The pattern of a layer that reads x, without its values."""
-        order, (y, x_) = node.weights.pattern.forward, node.padding
-        return self.pattern(order, order.ky - y, order.kx - x_, x)
+        """The pattern of a layer that reads x, without its values; the same on the way there and back."""
+        key = (node.weights, node.padding, x.row, x.channel)
+        if key not in self._layers:
+            order, (y, x_) = node.weights.pattern.forward, node.padding
+            self._layers[key] = self.pattern(order, order.ky - y, order.kx - x_, x)
+        return self._layers[key]
 
     def pattern(self, order: Order, down: Any, right: Any, x: View) -> dict[str, Any]:
         """Where each entry reads, from the pixel it contributes to: so many rows down and pixels to the right."""
@@ -213,11 +226,12 @@ class Assembly:
         return self.values[weights]
 
 
-def _kept(nodes: Sequence[Node]) -> list[Value]:
-    """All but the sums that no other sum reads: they are cheap to make again."""
-    read = {value for node in nodes if isinstance(node, Sum) for value in node.reads()}
-    read |= {node.add for node in nodes if isinstance(node, Conv) and node.add is not None}
-    return [node.out for node in nodes if not isinstance(node, Sum) or node.out in read]
+def _kept(nodes: Sequence[Node], outputs: Sequence[Value]) -> list[Value]:
+    """All but what leaves at once, and sums that no other sum reads: they are cheap to compute again."""
+    read = {value for node in nodes for value in node.reads()}
+    summed = {value for node in nodes if isinstance(node, Sum) for value in node.reads()}
+    summed |= {node.add for node in nodes if isinstance(node, Conv) and node.add is not None}
+    return [node.out for node in nodes if (node.out in summed if isinstance(node, Sum) else node.out in read)]
 
 
 def address(struct: ctypes.Structure) -> int:

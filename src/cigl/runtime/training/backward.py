@@ -38,7 +38,7 @@ class Backward:
         self.transposed: list[tuple[Weights, Any, Any]] = []  # values in transposed order: whose, which, where
         self.wanted = _wanted(nodes, inputs)
         for number, value in enumerate(outputs):
-            held = assembly.take(value, kept=True)
+            held = assembly.take(value, kept=False)
             assembly.step(Kind.LOAD, in_=Outside(number, value.shape), out=held)
             self.of(value).held.append(held)
         for node in reversed(nodes):

@@ -17,8 +17,9 @@ def assemble_forward(
         assembly.step(Kind.LOAD, in_=Outside(number, value.shape), out=assembly.place(value))
     for node in nodes:
         _forward(node, assembly)
-    for number, value in enumerate(outputs):
-        assembly.step(Kind.STORE, in_=assembly.read(value), out=Outside(number, value.shape))
+        for number, value in enumerate(outputs):
+            if value is node.out:  # before it may be gone from scratch
+                assembly.step(Kind.STORE, in_=assembly.read(value), out=Outside(number, value.shape))
     assembly.end_pass()
 
 
@@ -34,7 +35,7 @@ def _(node: Conv, assembly: Assembly) -> None:
     number = assembly.step(
         Kind.CONV,
         in_=x,
-        out=assembly.place(node.out),
+        out=assembly.room(node.out),
         stride=node.stride,
         values=assembly.values_of(node.weights),
         **assembly.weights(node, x.place.view),
@@ -60,17 +61,17 @@ def _(node: Sum, assembly: Assembly) -> None:
 @_forward.register
 def _(node: Pool, assembly: Assembly) -> None:
     kind = Kind.MAX_POOL if node.largest else Kind.AVG_POOL
-    assembly.step(kind, in_=assembly.read(node.x), out=assembly.place(node.out), **pool_window(node))
+    assembly.step(kind, in_=assembly.read(node.x), out=assembly.room(node.out), **pool_window(node))
 
 
 @_forward.register
 def _(node: Mean, assembly: Assembly) -> None:
-    assembly.step(Kind.MEAN, in_=assembly.read(node.x), out=assembly.place(node.out))
+    assembly.step(Kind.MEAN, in_=assembly.read(node.x), out=assembly.room(node.out))
 
 
 @_forward.register
 def _(node: Flatten, assembly: Assembly) -> None:
-    assembly.step(Kind.FLATTEN, in_=assembly.read(node.x), out=assembly.place(node.out))
+    assembly.step(Kind.FLATTEN, in_=assembly.read(node.x), out=assembly.room(node.out))
 
 
 def pool_window(node: Pool) -> dict[str, object]:

@@ -66,7 +66,7 @@ class TrainingKernels:
     def topology_changed(self) -> None:
         """Read the patterns anew before the next forward."""
         self._patterns.changed()
-        self._networks.clear()
+        self._release()
 
     def made(self, parameter: nn.Parameter, gradient: Tensor) -> bool:
         """Whether this is the gradient that a stretch has returned, with nothing added to it."""
@@ -85,6 +85,15 @@ class TrainingKernels:
 
     def abandon_update(self) -> None:
         self._updates.restore()
+
+    def _release(self) -> None:
+        """Give up the memory of programs before a step in torch: activations are held once, not twice."""
+        stretches = [stretch for network in self._networks.values() if network for stretch in network.stretches]
+        for stretch in stretches:
+            stretch.release()
+        self._networks.clear()
+        for layer in self._layers:
+            layer.release()
 
     # Taking over
 
@@ -108,7 +117,10 @@ class TrainingKernels:
         self._taken.append(module)
 
     def _may_run(self, module: nn.Module) -> bool:
-        if not module.training or torch.compiler.is_compiling() or self._needs_dense():
+        if not module.training or torch.compiler.is_compiling():
+            return False
+        if self._needs_dense():
+            self._release()
             return False
         if torch.is_autocast_enabled("cpu"):
             self.reasons["autocast: sparse kernels compute in float32"] = None
@@ -161,6 +173,7 @@ class TrainingKernels:
 
     def _single(self, module: nn.Module) -> Callable[..., Forward | None]:
         layer = SingleLayer(module, self._patterns, self._insist)
+        self._layers.append(layer)
 
         def choose(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Forward | None:
             if len(args) != 1 or kwargs or not _is_plain(args[0]):
@@ -175,6 +188,7 @@ class TrainingKernels:
 
     def _attention(self, module: nn.MultiheadAttention) -> Callable[..., Forward | None]:
         attention = SelfAttention(module, self._patterns, self._insist)
+        self._layers += [attention.project, attention.out]
 
         def choose(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Forward | None:
             if not args or not _is_plain(args[0]) or not attention.fits(*args, **kwargs):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -64,32 +64,54 @@ class Pattern:
         self.outputs, self.inputs, kh, kw = shape if len(shape) == 4 else (*shape, 1, 1)
         self.kernel = (kh, kw)
         self.count = len(positions)
-        positions = positions.astype(np.int32)  # 32 bits: division takes most of the time here
-        rest, self._ky, self._kx = positions, np.zeros_like(positions), np.zeros_like(positions)
-        if kh * kw > 1:
-            rest, tap = np.divmod(positions, np.int32(kh * kw))
-            self._ky, self._kx = np.divmod(tap, np.int32(kw))
-        self._output, self._channel = np.divmod(rest, np.int32(self.inputs))
-        self.forward = Order.of(self._output, self._channel, self._ky, self._kx, self.outputs, self.inputs, kh)
-        place = positions
+        self._positions = positions.astype(np.int32)
+        self._transposed: dict[Pair, tuple[Order, Ints]] = {}
+        place = self._positions
         if strides != _row_major(shape):
-            parts = np.stack([self._output, self._channel, self._ky, self._kx][: len(strides)])
-            place = (parts * np.array(strides, np.int32)[:, None]).sum(0, dtype=np.int32)
+            place = (np.stack(self._parts[: len(strides)]) * np.array(strides, np.int32)[:, None]).sum(
+                0, dtype=np.int32
+            )
         self.places: Ints = place[self.forward.entries]  # in the memory of the dense weight
 
-    @cache  # noqa: B019  (a pattern lives until the next topology round, with the programs that use it)
+    def forget(self) -> None:
+        """Drop what is only needed to assemble a program; it is computed again for the next one."""
+        self._transposed.clear()
+        for name in ("_parts", "forward"):
+            vars(self).pop(name, None)
+
+    @cached_property
+    def _parts(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """Output, input, row and column of the kernel. In 32 bits, because division takes most of the time."""
+        kh, kw = self.kernel
+        rest, ky = self._positions, np.zeros_like(self._positions)
+        kx = ky
+        if kh * kw > 1:
+            rest, tap = np.divmod(self._positions, np.int32(kh * kw))
+            ky, kx = np.divmod(tap, np.int32(kw))
+        output, channel = np.divmod(rest, np.int32(self.inputs))
+        return output, channel, ky, kx
+
+    @cached_property
+    def forward(self) -> Order:
+        return Order.of(*self._parts, self.outputs, self.inputs, self.kernel[0])
+
     def transposed(self, stride: Pair) -> tuple[Order, Ints]:
         """For the gradient of the input, and where each of its entries stands in the forward order.
 
         Pixels of the input that differ in their place within a stride are reached by different taps of the kernel: each
         such phase is a channel of its own.
         """
+        if stride not in self._transposed:
+            self._transposed[stride] = self._transpose(stride)
+        return self._transposed[stride]
+
+    def _transpose(self, stride: Pair) -> tuple[Order, Ints]:
+        output, channel, ky, kx = self._parts
         phases = min(stride[0], self.kernel[0]), min(stride[1], self.kernel[1])
-        output = (self._channel * phases[0] + self._ky % stride[0]) * phases[1] + self._kx % stride[1]
-        outputs = self.inputs * phases[0] * phases[1]
-        by_output = np.argsort(output.astype(np.uint16) if outputs <= 1 << 16 else output, kind="stable")
-        channel, ky, kx = (each[by_output] for each in (self._output, self._ky, self._kx))
-        order = Order.of(output[by_output], channel, ky, kx, outputs, self.outputs, self.kernel[0])
+        row = (channel * phases[0] + ky % stride[0]) * phases[1] + kx % stride[1]
+        rows = self.inputs * phases[0] * phases[1]
+        by_row = np.argsort(row.astype(np.uint16) if rows <= 1 << 16 else row, kind="stable")  # 16 bits: by radix
+        order = Order.of(row[by_row], output[by_row], ky[by_row], kx[by_row], rows, self.outputs, self.kernel[0])
         place = np.empty(self.count, np.int32)
         place[self.forward.entries] = np.arange(self.count, dtype=np.int32)
-        return order, place[by_output[order.entries]]
+        return order, place[by_row[order.entries]]

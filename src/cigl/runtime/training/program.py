@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,14 +41,16 @@ class TrainingProgram:
         width = library.lanes(self._isa)
         flat = all(len(value.shape) == 1 for value in (*inputs, *(node.out for node in nodes)))
         layout = Layout(width, width, _spread(images, width) if flat else 1)
-        self._assembly = assembly = Assembly(nodes, inputs, images, layout)
+        self._assembly = assembly = Assembly(nodes, inputs, outputs, images, layout)
         assemble_forward(assembly, nodes, inputs, outputs)
         self._middle = len(assembly.steps)
         back = Backward(assembly, nodes, inputs, outputs)
         self._transposed, self.gradient_inputs = back.transposed, back.inputs
+        for weights in assembly.values:
+            weights.pattern.forget()
         reach = 4 * width + 16  # a vector may reach past the last row's end
         arena, kept = up(assembly.scratch.size + reach, 16), up(assembly.kept.size, 16)
-        self._memory = torch.zeros(assembly.blocks * kept + threads * arena)
+        self._memory = _zeros(assembly.blocks * kept + threads * arena)
         count = len(assembly.steps)
         self._steps = (StepStruct * count)(*assembly.steps)
         self._struct = ProgramStruct(
@@ -129,6 +133,14 @@ class TrainingProgram:
             ("forward" if number < self._middle else "backward", step.kind)
             for number, step in enumerate(self._assembly.steps)
         ]
+
+
+def _zeros(floats: int) -> Tensor:
+    """A large piece of memory; what a step in torch has left behind, free but not given back, goes first."""
+    if floats * 4 >= 1 << 24 and sys.platform.startswith("linux"):
+        with contextlib.suppress(AttributeError, OSError):  # another C library than glibc
+            ctypes.CDLL(None).malloc_trim(0)
+    return torch.zeros(floats)
 
 
 def _spread(images: int, width: int) -> int:

@@ -44,6 +44,12 @@ class SingleLayer:
                 self._stretches.popitem(last=False)
         return self._stretches[key]
 
+    def release(self) -> None:
+        for stretch in self._stretches.values():
+            if stretch is not None:
+                stretch.release()
+        self._stretches.clear()
+
     def _make(self, x: Tensor, threads: int) -> Stretch | None:
         operation, output = self._operation(x)
         if operation is None or not is_plain(self._module) or not x.numel():

@@ -152,6 +152,10 @@ class Stretch:
         if not free:  # more than one at a time is rare, and each holds a batch's activations
             free.append(program)
 
+    def release(self) -> None:
+        """Programs that are not in use are gone, also where a graph that somebody keeps leads here."""
+        self._free.clear()
+
     def _program(self, wanted: tuple[bool, ...]) -> TrainingProgram:
         values: dict[int, Value] = {}
         images = per_image(self.in_shapes[0])[0]
@@ -197,7 +201,10 @@ class _Run(torch.autograd.Function):
         outputs, _ = loan.program.forward([each.contiguous() for each in tensors[:count]])
         if any(ctx.needs_input_grad):
             ctx.loan, ctx.count, ctx.stretch = loan, count, stretch
-            ctx.save_for_backward(*tensors)  # for gradients that are differentiated again; nothing is copied
+            # For gradients that are differentiated again. What another operation has computed is not held: torch would
+            # free it, and here it would lie in memory twice.
+            inputs = [each if each.is_leaf else None for each in tensors[:count]]
+            ctx.save_for_backward(*inputs, *tensors[count:])
         else:
             loan.end()
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
@@ -222,6 +229,11 @@ class _Run(torch.autograd.Function):
 def _differentiable(ctx: Any, gradients: Sequence[Tensor]) -> Sequence[Tensor | None]:
     """The gradients as a function of torch's, so that they can be differentiated in their turn."""
     tensors = ctx.saved_tensors
+    if any(each is None for each in tensors):
+        raise CiglError(
+            "create_graph=True asks for a second derivative through a part of the model that runs on sparse kernels: "
+            "attach with kernels='masked'."
+        )
     wanted = [each for each, asked in zip(tensors, ctx.needs_input_grad[2:], strict=True) if asked]
     outputs = ctx.stretch.in_torch(*tensors[: ctx.count])
     shaped = [each.view(out.shape) for each, out in zip(gradients, outputs, strict=True)]

@@ -13,7 +13,7 @@ from cigl.runtime.compile.network import Unit
 from cigl.runtime.program.steps import Shape, fits, per_image
 from cigl.runtime.schedule import by_images, staged
 from cigl.runtime.training.rule import is_worth
-from cigl.runtime.training.stretch import Stretch, multiply_adds
+from cigl.runtime.training.stretch import Stretch, is_known, multiply_adds
 from cigl.runtime.training.tracing import TracedModel, live_value
 from cigl.runtime.training.weights import Patterns
 
@@ -77,7 +77,7 @@ class StretchedModel:
             return False
         if unit.module is not None and not is_plain(self._model.get_submodule(unit.module)):
             return False
-        return fits(unit.operation, inputs, output)
+        return is_known(unit.operation) and fits(unit.operation, inputs, output)
 
     def _is_worth(self, units: dict[int, Unit], shapes: dict[int, Shape], patterns: Patterns, insist: bool) -> bool:
         dense = sparse = 0.0

@@ -39,6 +39,11 @@ def nodes_of(operation: op.Operation, inputs: Sequence[Value], module: Any, patt
     raise NotImplementedError(type(operation))
 
 
+def is_known(operation: op.Operation) -> bool:
+    """Whether there are nodes for it. (A batch norm in eval mode, which inference has kernels for, has none.)"""
+    return nodes_of.dispatch(type(operation)) is not nodes_of.dispatch(object)
+
+
 @nodes_of.register
 def _(operation: op.Conv, inputs: Sequence[Value], module: Any, patterns: Patterns) -> Recorded:
     own, (x,) = patterns.of(module.weight, module.bias), inputs
@@ -160,7 +165,8 @@ class _Loan:
 
     def __init__(self, stretch: Stretch, wanted: tuple[bool, ...]):
         self._stretch, self._wanted = stretch, wanted
-        self.program: TrainingProgram | None = stretch.borrow(wanted)
+        self.program: TrainingProgram | None = None  # also if making one fails
+        self.program = stretch.borrow(wanted)
 
     def end(self) -> None:
         program, self.program = self.program, None

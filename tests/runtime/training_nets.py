@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import strategies as st
@@ -53,8 +54,6 @@ def on_kernels(model: nn.Module, masks: dict[nn.Parameter, Tensor], insist: bool
 
 @contextmanager
 def settings_of(isa: str = "", threads: int = 1):
-    import pytest
-
     with pytest.MonkeyPatch.context() as patch:
         if isa:
             patch.setenv("CIGL_ISA", isa)
@@ -63,6 +62,16 @@ def settings_of(isa: str = "", threads: int = 1):
             yield
         finally:
             torch.set_num_threads(1)
+
+
+@contextmanager
+def without_onednn():
+    """Its convolutions crash on some of these shapes (torch 2.13). (torch.backends.mkldnn.flags warns of GPUs.)"""
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(True)
 
 
 @dataclass
@@ -88,10 +97,13 @@ class Taken:
         return all(torch.equal(mine, other.tensors[name]) for name, mine in self.tensors.items())
 
 
+@without_onednn()
 def step(model: nn.Module, *inputs: Tensor, seed: int = 0, masks: dict[str, Tensor] | None = None) -> Taken:
     """Forward and backward with a fixed, uneven loss."""
     torch.manual_seed(seed)
-    inputs = tuple(x.detach().clone(memory_format=torch.preserve_format).requires_grad_(x.requires_grad) for x in inputs)
+    inputs = tuple(
+        x.detach().clone(memory_format=torch.preserve_format).requires_grad_(x.requires_grad) for x in inputs
+    )
     model.zero_grad()
     outputs = model(*inputs)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
@@ -142,7 +154,10 @@ class Drawn(nn.Module):
                 layer = nn.Conv2d(width, width, 3, 1, 1, bias=rest[0])
                 second = nn.Conv2d(width, width, 1, bias=rest[0])
                 if kind == "norm + norm":
-                    layer, second = nn.Sequential(layer, nn.BatchNorm2d(width)), nn.Sequential(second, nn.BatchNorm2d(width))
+                    layer, second = (
+                        nn.Sequential(layer, nn.BatchNorm2d(width)),
+                        nn.Sequential(second, nn.BatchNorm2d(width)),
+                    )
                 elif kind == "norm + x":
                     layer = nn.Sequential(layer, nn.BatchNorm2d(width))
             elif kind == "max":

@@ -7,7 +7,6 @@ transposed pattern. Both sort by blocks of inputs first, so that what a block re
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -66,13 +65,17 @@ class Pattern:
         self._output, self._channel, self._ky, self._kx = (each.astype(np.int32) for each in (output, channel, ky, kx))
         self.forward = Order.of(self._output, self._channel, self._ky, self._kx, self.outputs, self.inputs, kh)
         self.places = place[self.forward.entries].astype(np.int32)  # in the memory of the dense weight
+        self._transposed: dict[Pair, tuple[Order, Ints]] = {}
 
-    @cache  # noqa: B019  (a pattern lives until the next topology round, with the programs that use it)
     def transposed(self, stride: Pair) -> tuple[Order, Ints]:
-        """For the gradient of the input, and where each of its entries stands in the forward order.
+        """For the gradient of the input, and where each of its entries stands in the forward order."""
+        if stride not in self._transposed:
+            self._transposed[stride] = self._transpose(stride)
+        return self._transposed[stride]
 
-        Pixels of the input that differ in their place within a stride are reached by different taps of the kernel: each
-        such phase is a channel of its own.
+    def _transpose(self, stride: Pair) -> tuple[Order, Ints]:
+        """Pixels of the input that differ in their place within a stride are reached by different taps of the kernel:
+        each such phase is a channel of its own.
         """
         phases = min(stride[0], self.kernel[0]), min(stride[1], self.kernel[1])
         output = (self._channel * phases[0] + self._ky % stride[0]) * phases[1] + self._kx % stride[1]

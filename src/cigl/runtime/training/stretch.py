@@ -114,6 +114,7 @@ class Stretch:
         self.in_shapes, self.out_shapes = ([_known(shapes, v) for v in vs] for vs in (self.inputs, self.outputs))
         self._units, self._modules, self.patterns, self._threads = list(units.values()), modules, patterns, threads
         self.parameters = self._parameters()
+        self._version = patterns.version
         self._free: dict[tuple[bool, ...], list[TrainingProgram]] = {}
 
     def _parameters(self) -> list[nn.Parameter]:
@@ -124,6 +125,12 @@ class Stretch:
         return list(found)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        for x, shape in zip(inputs, self.in_shapes, strict=True):
+            if tuple(x.shape) != shape or x.dtype != torch.float32 or not x.is_cpu:
+                raise CiglError(
+                    f"sparse kernels were prepared for a float32 tensor of shape {shape}, but got {x.dtype} of shape "
+                    f"{tuple(x.shape)} (does a hook change it?): attach with kernels='masked'."
+                )
         result: Any = _Run.apply(self, len(inputs), *inputs, *self.parameters)  # type: ignore[no-untyped-call]
         outputs = result if isinstance(result, tuple) else (result,)
         return tuple(each.view(shape) for each, shape in zip(outputs, self.out_shapes, strict=True))
@@ -137,6 +144,12 @@ class Stretch:
         free = self._free.setdefault(wanted, [])
         if not free:  # more than one at a time is rare, and each holds a batch's activations
             free.append(program)
+
+    def returned(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
+        """They are zero outside the present pattern, unless that is another one by now."""
+        if self._version == self.patterns.version:
+            for parameter, gradient in gradients.items():
+                self.patterns.returned(parameter, gradient)
 
     def _program(self, wanted: tuple[bool, ...]) -> TrainingProgram:
         values: dict[int, Value] = {}
@@ -205,8 +218,7 @@ class _Run(torch.autograd.Function):
         rest = iter(inputs)
         shaped = [next(rest).view(s) if asks else None for asks, s in zip(asked, stretch.in_shapes, strict=True)]
         own = [found.get(parameter) for parameter in stretch.parameters]
-        for parameter, gradient in found.items():
-            stretch.patterns.returned(parameter, gradient)
+        stretch.returned(found)
         return None, None, *shaped, *own
 
 

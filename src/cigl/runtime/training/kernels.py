@@ -205,6 +205,10 @@ def _is_plain(x: Any) -> bool:
     return isinstance(x, Tensor) and type(x) in (Tensor, nn.Parameter) and x.dtype == torch.float32 and x.is_cpu
 
 
+def _is_simple(conv: nn.Conv2d) -> bool:
+    return conv.groups == 1 and tuple(conv.dilation) == (1, 1) and conv.padding_mode == "zeros"
+
+
 def impossible(model: nn.Module, parameters: Sequence[nn.Parameter]) -> str:
     """Why none of these parameters can run on sparse kernels here, or nothing."""
     if not library.available():
@@ -214,6 +218,8 @@ def impossible(model: nn.Module, parameters: Sequence[nn.Parameter]) -> str:
     own = [m for m in found if any(id(parameter) in weights for parameter in m.parameters())]
     if not own:
         return "the model has no nn.Linear, nn.Conv2d or nn.MultiheadAttention among its sparse layers"
+    if all(isinstance(m, nn.Conv2d) and not _is_simple(m) for m in own):
+        return "all convolutions of the model have groups, dilation or another padding than zeros"
     elsewhere = next((p for m in own for p in m.parameters() if not (p.is_cpu and p.dtype == torch.float32)), None)
     if elsewhere is not None and not any(is_plain(module) for module in own):
         return f"sparse kernels compute in float32 on the CPU, and the model is {elsewhere.dtype} on {elsewhere.device}"

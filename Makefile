@@ -31,7 +31,7 @@ sanitize: $(INSTALLED)  ## random shapes through the kernels, under AddressSanit
 	for lanes in 8 16; do \
 		mkdir -p build/sanitized/$$lanes && \
 		$(SANITIZE) -DLANES=$$lanes src/cigl/runtime/program/kernels/*.cpp -o build/sanitized/$$lanes/_kernels.so && \
-		LD_PRELOAD=$$(g++ -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 \
+		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 \
 			$(BIN)/python tests/runtime/program/sanitized.py build/sanitized/$$lanes || exit 1; \
 	done
 

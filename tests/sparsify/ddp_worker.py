@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import cigl
 
-order, rank, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+order, rank, folder, kernels = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 torch.set_num_threads(1)
 store = dist.FileStore(f"{folder}/store", 2)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
@@ -19,12 +19,12 @@ torch.manual_seed(0)
 model = mlp()
 if order == "before":
     optimizer = sgd(model, momentum=0.9)
-    sparse = attach(model, optimizer, "cigl", random_mask=0.3)
+    sparse = attach(model, optimizer, "cigl", random_mask=0.3, kernels=kernels)
     ddp = DistributedDataParallel(model)
 else:
     ddp = DistributedDataParallel(model)
     optimizer = sgd(model, momentum=0.9)
-    sparse = attach(ddp, optimizer, "cigl", random_mask=0.3)
+    sparse = attach(ddp, optimizer, "cigl", random_mask=0.3, kernels=kernels)
 for number in range(1, 11):
     x, y = batch(number)
     optimizer.zero_grad()
@@ -35,6 +35,7 @@ for number in range(1, 11):
         loss.backward()
     optimizer.step()
     assert_zero_outside(sparse)
+assert all(row.kernels == kernels for row in sparse.summary().rows)
 saved = {"masks": sparse.masks, "model": {k: v.clone() for k, v in model.state_dict().items()}}
 
 # Processes whose masks differ are named.

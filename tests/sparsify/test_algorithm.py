@@ -12,6 +12,7 @@ import torch
 from loops import attach, batch, sgd
 
 import cigl
+from cigl.runtime.program import library
 
 STEPS, EPOCH, EVERY, RATE = 200, 20, 50, 0.05
 
@@ -80,10 +81,14 @@ class Reference:
         self.M[name] = np.array([i in new for i in range(mask.size)]).reshape(shape)
 
 
+@pytest.mark.parametrize("kernels", ["masked", "sparse"])
 @pytest.mark.parametrize("method", ["cigl", "cigl-no-rm", "rigl", "set", "rigl-wdp", "static"])
-def test_matches_algorithm_1_over_200_steps(method):
+def test_matches_algorithm_1_over_200_steps(method, kernels):
+    if kernels == "sparse" and not library.available():
+        pytest.skip(library.reason())
     model = two_layers()
-    options = {} if method == "static" else {"update_every": EVERY}
+    options = {"kernels": kernels} | ({} if method == "static" else {"update_every": EVERY})
+    close = {"atol": 1e-6 if kernels == "masked" else 1e-5}
     initial = {k: v.clone() for k, v in model.state_dict().items()}
     optimizer = sgd(model, lr=RATE)
     sparse = attach(model, optimizer, method, epochs=STEPS // EPOCH, steps_per_epoch=EPOCH, sparsity=0.8, **options)
@@ -107,13 +112,14 @@ def test_matches_algorithm_1_over_200_steps(method):
         for name, mask in sparse.masks.items():
             assert np.array_equal(mask.numpy(), reference.M[name]), f"M of {name} after step {t}"
         for name, weight in model.state_dict().items():
-            np.testing.assert_allclose(weight.numpy(), reference.W[name], atol=1e-6, err_msg=f"{name}, step {t}")
+            np.testing.assert_allclose(weight.numpy(), reference.W[name], **close, err_msg=f"{name}, step {t}")
+    assert [row.kernels for row in sparse.summary().rows] == [kernels] * 2
     assert moved == (0 if method == "static" else 2)  # the third round, at t_end, drops nothing
     if cigl.method(method).average_from is not None:
         final = sparse.finalize()
         assert sparse.collection.count == reference.models == 2
         for name, weight in final.state_dict().items():
-            np.testing.assert_allclose(weight.numpy(), reference.mean[name], atol=1e-6, err_msg=name)
+            np.testing.assert_allclose(weight.numpy(), reference.mean[name], **close, err_msg=name)
 
 
 def test_random_masks_differ_between_steps_and_drop_the_asked_share():

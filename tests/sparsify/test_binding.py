@@ -18,6 +18,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 import cigl
+from cigl.runtime.program import library
 
 MOMENTS = ["before", "after forward", "after backward", "in eval", "after step"]
 
@@ -244,11 +245,18 @@ def test_data_parallel_is_refused():
 DDP = Path(__file__).with_name("ddp_worker.py")
 
 
-@pytest.mark.parametrize("order", ["before", "after", "accumulate"])
-def test_two_processes_train_as_one_on_the_whole_batch(order, tmp_path):
+@pytest.mark.parametrize(
+    ("order", "kernels"),
+    [("before", "masked"), ("after", "masked"), ("accumulate", "masked"), ("accumulate", "sparse")],
+)
+def test_two_processes_train_as_one_on_the_whole_batch(order, kernels, tmp_path):
+    if kernels == "sparse" and not library.available():
+        pytest.skip(library.reason())
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
     workers = [
-        subprocess.Popen([sys.executable, str(DDP), order, str(rank), str(tmp_path)], env=environment, stderr=-1)
+        subprocess.Popen(
+            [sys.executable, str(DDP), order, str(rank), str(tmp_path), kernels], env=environment, stderr=-1
+        )
         for rank in range(2)
     ]
     for worker in workers:

@@ -222,14 +222,23 @@ class Schedule:
         return op.filled(self._network.output, values)
 
 
-def staged(units: Mapping[int, Unit], sparse: Collection[int]) -> list[tuple[bool, dict[int, Unit]]]:
-    """The units in stages that can run one after the other, each with whether it is for programs."""
+def staged(
+    units: Mapping[int, Unit], sparse: Collection[int], ordered: bool = False
+) -> list[tuple[bool, dict[int, Unit]]]:
+    """The units in stages that can run one after the other, each with whether it is for programs.
+
+    ``ordered`` keeps the order of those in torch, which random numbers and statistics depend on.
+    """
     stage: dict[int, int] = {}
+    latest = -1  # stage with a unit in torch
     stages: dict[int, dict[int, Unit]] = defaultdict(dict)
     for number, unit in units.items():
         before = max((stage.get(value, -1) for value in unit.inputs), default=-1)
-        stage |= dict.fromkeys(unit.outputs, before + (before % 2 != (number not in sparse)))
-        stages[stage[unit.outputs[0]]][number] = unit
+        place = before + (before % 2 != (number not in sparse))
+        if ordered and number not in sparse:
+            place = latest = max(place, latest)
+        stage |= dict.fromkeys(unit.outputs, place)
+        stages[place][number] = unit
     return [(place % 2 == 0, stages[place]) for place in sorted(stages)]
 
 

@@ -1,4 +1,6 @@
-"""Runs the tests of programs on the library in a given folder: `make sanitize` builds it with sanitizers."""
+"""Runs the tests of programs, of inference and of training, on the library in a given folder: `make sanitize` builds it
+with sanitizers.
+"""
 
 import sys
 from pathlib import Path
@@ -11,4 +13,6 @@ if __name__ == "__main__":
     library._FOLDER = Path(sys.argv[1]).resolve()
     assert library.available(), library.reason()
     options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:faulthandler"]
-    sys.exit(pytest.main([str(Path(__file__).with_name("test_program.py")), *options]))
+    here = Path(__file__).parent
+    tests = [here / "test_program.py", here.parent / "training" / "test_gradients.py"]
+    sys.exit(pytest.main([*map(str, tests), *options]))

@@ -44,7 +44,7 @@ class Backward:
         for node in reversed(nodes):
             if node.out in self.gradients and node.out in self.wanted:
                 _backward(node, self)
-        self.inputs = [value for value in inputs if value in self.gradients]
+        self.inputs = [value for value in inputs if value.needs_gradient]
         for number, value in enumerate(self.inputs):
             held = self.whole(value, kept=False)
             assembly.step(Kind.STORE, in_=held, out=Outside(number, value.shape))

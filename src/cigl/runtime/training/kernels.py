@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn.modules.module import _has_any_global_hook
 from torch.optim import Optimizer
 
 from cigl.runtime.program import library
@@ -24,6 +27,8 @@ from cigl.runtime.training.weights import Patterns, Positions
 
 Forward = Callable[..., Any]
 _SHAPES = 3  # of inputs, whose programs are kept
+_MODES = 20  # of a model that are traced, one after the other
+_PLAIN = (bool, int, float, str)  # what a forward may depend on beside tensors
 
 
 class TrainingKernels:
@@ -45,7 +50,8 @@ class TrainingKernels:
         self._traced: dict[Any, TracedModel | str] = {}  # or why not; by the modes of the modules
         self._networks: OrderedDict[Any, StretchedModel | None] = OrderedDict()
         self._layers: list[SingleLayer] = []
-        self._taken: list[nn.Module] = []
+        self._taken: list[tuple[nn.Module, Forward]] = []
+        self._parts = _parts(model)
         self.sparse: set[nn.Parameter] = set()  # that ran on sparse kernels so far
         self.reasons: dict[str, None] = {}  # why something ran masked
         for module in model.modules():
@@ -60,8 +66,9 @@ class TrainingKernels:
 
     def remove(self) -> None:
         """Give every module its own call back."""
-        for module in self._taken:
-            module._compiled_call_impl = None
+        for module, call in self._taken:
+            if module._compiled_call_impl is call:  # else the user has compiled it since
+                module._compiled_call_impl = None
 
     def topology_changed(self) -> None:
         """Read the patterns anew before the next forward."""
@@ -104,9 +111,14 @@ class TrainingKernels:
         """
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            forward = choose(args, kwargs) if self._may_run(module) else None
-            if forward is None:
+            if not self._may_run(module):
                 return module._call_impl(*args, **kwargs)
+            own = module.forward
+
+            def forward(*args: Any, **kwargs: Any) -> Any:  # with what the module's hooks have made of the arguments
+                vars(module).pop("forward", None)
+                return (choose(args, kwargs) or own)(*args, **kwargs)
+
             vars(module)["forward"] = forward
             try:
                 return module._call_impl(*args, **kwargs)
@@ -114,10 +126,10 @@ class TrainingKernels:
                 vars(module).pop("forward", None)
 
         module._compiled_call_impl = call
-        self._taken.append(module)
+        self._taken.append((module, call))
 
     def _may_run(self, module: nn.Module) -> bool:
-        if not module.training or torch.compiler.is_compiling():
+        if not module.training or torch.compiler.is_compiling() or torch._C._get_tracing_state():
             return False
         if self._needs_dense():
             self._release()
@@ -128,9 +140,18 @@ class TrainingKernels:
         if torch._C._functorch.peek_interpreter_stack() is not None:
             self.reasons["torch.func transforms run in torch"] = None
             return False
+        if forward_ad._current_level >= 0:
+            self.reasons["forward-mode derivatives are torch's"] = None
+            return False
         return "forward" not in vars(module)
 
     def _whole(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Forward | None:
+        if any(now is not own for now, own in zip_longest(_parts(self._model), self._parts)):
+            self.reasons["as a whole: it has other modules or parameters than at attach"] = None
+            return None
+        if _has_any_global_hook():
+            self.reasons["as a whole: torch has global hooks on modules"] = None
+            return None
         traced = self._trace()
         if isinstance(traced, str):
             self.reasons[f"as a whole: {traced}"] = None
@@ -154,17 +175,22 @@ class TrainingKernels:
             return None
         for stretch in found.stretches:
             self.sparse.update(stretch.parameters)
-        return lambda *_, **__: found(inputs)
+        return lambda *_, **__: found(inputs)  # as they were given
 
     def _trace(self) -> TracedModel | str:
         """The model in its present mode, as it is traced."""
         modules = list(self._model.modules())
-        mode = (
-            tuple(module.training for module in modules),
-            tuple(len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in modules[1:]),
-            tuple(parameter.requires_grad for parameter in self._model.parameters()),
+        settings = tuple(value for module in modules for value in vars(module).values() if type(value) in _PLAIN)
+        hooks = tuple(
+            len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) + len(m._backward_pre_hooks)
+            for m in modules[1:]
         )
+        patched = tuple("forward" in vars(module) for module in modules)
+        kinds = tuple((p.requires_grad, p.stride(), p.dtype) for p in self._model.parameters())
+        mode = (settings, hooks, patched, kinds)
         if mode not in self._traced:
+            if len(self._traced) == _MODES:
+                return "its settings change again and again"
             try:
                 self._traced[mode] = TracedModel(self._model)
             except Untraceable as error:
@@ -201,8 +227,16 @@ class TrainingKernels:
         return choose
 
 
+def _parts(model: nn.Module) -> list[Any]:
+    return [*model.modules(), *model.parameters()]
+
+
 def _is_plain(x: Any) -> bool:
     return isinstance(x, Tensor) and type(x) in (Tensor, nn.Parameter) and x.dtype == torch.float32 and x.is_cpu
+
+
+def _is_simple(conv: nn.Conv2d) -> bool:
+    return conv.groups == 1 and tuple(conv.dilation) == (1, 1) and conv.padding_mode == "zeros"
 
 
 def impossible(model: nn.Module, parameters: Sequence[nn.Parameter]) -> str:
@@ -214,6 +248,8 @@ def impossible(model: nn.Module, parameters: Sequence[nn.Parameter]) -> str:
     own = [m for m in found if any(id(parameter) in weights for parameter in m.parameters())]
     if not own:
         return "the model has no nn.Linear, nn.Conv2d or nn.MultiheadAttention among its sparse layers"
+    if all(isinstance(m, nn.Conv2d) and not _is_simple(m) for m in own):
+        return "all convolutions of the model have groups, dilation or another padding than zeros"
     elsewhere = next((p for m in own for p in m.parameters() if not (p.is_cpu and p.dtype == torch.float32)), None)
     if elsewhere is not None and not any(is_plain(module) for module in own):
         return f"sparse kernels compute in float32 on the CPU, and the model is {elsewhere.dtype} on {elsewhere.device}"

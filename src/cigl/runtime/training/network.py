@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,9 +14,11 @@ from cigl.runtime.compile.network import Unit
 from cigl.runtime.program.steps import Shape, fits, per_image
 from cigl.runtime.schedule import by_images, staged
 from cigl.runtime.training.rule import is_worth
-from cigl.runtime.training.stretch import Stretch, multiply_adds
-from cigl.runtime.training.tracing import TracedModel, live_value
+from cigl.runtime.training.stretch import Stretch, is_known, multiply_adds
+from cigl.runtime.training.tracing import TracedModel, is_watched, live_value
 from cigl.runtime.training.weights import Patterns
+
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
 class _TorchCall:
@@ -49,9 +52,10 @@ class StretchedModel:
         self._network, self._model = traced.network, model
         shapes = traced.shapes(inputs)
         units = dict(enumerate(self._network.units))
+        self._uses = Counter(model.get_submodule(u.module) for u in units.values() if u.module is not None)
         kernels = {number for number, unit in units.items() if self._fits(unit, shapes)}
         self._calls: list[_TorchCall | Stretch] = []
-        for is_program, stage in staged(units, kernels):
+        for is_program, stage in staged(units, kernels, ordered=True):
             read = set(self._network.results())
             read.update(value for number, unit in units.items() if number not in stage for value in unit.inputs)
             for part in by_images(stage, shapes, self._network.constants) if is_program else [stage]:
@@ -75,9 +79,12 @@ class StretchedModel:
         inputs, output = [shapes[value] for value in unit.inputs], shapes[unit.outputs[0]]
         if not inputs or None in (*inputs, output) or set(unit.inputs) & self._network.constants.keys():
             return False
-        if unit.module is not None and not is_plain(self._model.get_submodule(unit.module)):
-            return False
-        return fits(unit.operation, inputs, output)
+        if unit.module is not None:
+            module = self._model.get_submodule(unit.module)
+            # of a shared batch norm, torch moves the statistics in the order of the calls
+            if not is_plain(module) or is_watched(module) or (self._uses[module] > 1 and isinstance(module, _NORMS)):
+                return False
+        return is_known(unit.operation) and fits(unit.operation, inputs, output)
 
     def _is_worth(self, units: dict[int, Unit], shapes: dict[int, Shape], patterns: Patterns, insist: bool) -> bool:
         dense = sparse = 0.0
@@ -92,11 +99,20 @@ class StretchedModel:
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Whether the module's tensors are as kernels read them: float32 on the CPU, without parametrizations."""
+    """Whether the module's tensors are as kernels read them: float32 on the CPU, dense, without parametrizations."""
     if hasattr(module, "parametrizations"):
         return False
     tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
     return all(
-        type(t.data) is Tensor and t.device.type == "cpu" and (t.dtype == float32 or not t.is_floating_point())
+        type(t.data) is Tensor
+        and t.device.type == "cpu"
+        and (t.dtype == float32 or not t.is_floating_point())
+        and _is_dense(t)
         for t in tensors
     )
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether its elements fill a stretch of memory, in whatever order: a gradient has the same strides then."""
+    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.numel() in (0, reach)

@@ -96,16 +96,15 @@ class Pattern:
         return Order.of(*self._parts, self.outputs, self.inputs, self.kernel[0])
 
     def transposed(self, stride: Pair) -> tuple[Order, Ints]:
-        """For the gradient of the input, and where each of its entries stands in the forward order.
-
-        Pixels of the input that differ in their place within a stride are reached by different taps of the kernel: each
-        such phase is a channel of its own.
-        """
+        """For the gradient of the input, and where each of its entries stands in the forward order."""
         if stride not in self._transposed:
             self._transposed[stride] = self._transpose(stride)
         return self._transposed[stride]
 
     def _transpose(self, stride: Pair) -> tuple[Order, Ints]:
+        """Pixels of the input that differ in their place within a stride are reached by different taps of the kernel:
+        each such phase is a channel of its own.
+        """
         output, channel, ky, kx = self._parts
         phases = min(stride[0], self.kernel[0]), min(stride[1], self.kernel[1])
         row = (channel * phases[0] + ky % stride[0]) * phases[1] + kx % stride[1]

@@ -28,7 +28,11 @@ class SingleLayer:
     def __init__(self, module: nn.Module, patterns: Patterns, insist: bool, weight: str = "weight", bias: str = "bias"):
         self._module, self._patterns, self._insist = module, patterns, insist
         self._names = weight, bias
+        self._own = self._tensors()
         self._stretches: OrderedDict[Any, Stretch | None] = OrderedDict()
+
+    def _tensors(self) -> tuple[nn.Parameter, nn.Parameter | None]:
+        return getattr(self._module, self._names[0]), getattr(self._module, self._names[1])
 
     @property
     def weight(self) -> nn.Parameter:
@@ -36,8 +40,12 @@ class SingleLayer:
 
     def stretch(self, x: Tensor) -> Stretch | None:
         """For an input like this one, or None where torch is faster or the kernels can't."""
+        tensors = self._tensors()
+        if any(now is not own for now, own in zip(tensors, self._own, strict=True)):
+            return None  # for one call (torch.func.functional_call), or for good
         threads = torch.get_num_threads()
-        key = (x.shape, self.weight.requires_grad, threads, self._patterns.version)
+        kinds = tuple(t is not None and (t.requires_grad, t.stride(), t.dtype) for t in tensors)
+        key = (x.shape, kinds, threads, self._patterns.version)
         if key not in self._stretches:
             self._stretches[key] = self._make(x, threads)
             if len(self._stretches) > _SHAPES:
@@ -108,7 +116,7 @@ class SelfAttention:
     ) -> bool:
         module = self._module
         plain = module._qkv_same_embed_dim and module.bias_k is None and not module.add_zero_attn
-        masked = key_padding_mask is not None or attn_mask is not None
+        masked = key_padding_mask is not None or attn_mask is not None or is_causal
         return bool(plain and query is key and key is value and not need_weights and not masked and query.dim() == 3)
 
     def forward(self, query: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:

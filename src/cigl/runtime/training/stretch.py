@@ -40,6 +40,11 @@ def nodes_of(operation: op.Operation, inputs: Sequence[Value], module: Any, patt
     raise NotImplementedError(type(operation))
 
 
+def is_known(operation: op.Operation) -> bool:
+    """Whether there are nodes for it. (A batch norm in eval mode, which inference has kernels for, has none.)"""
+    return nodes_of.dispatch(type(operation)) is not nodes_of.dispatch(object)
+
+
 @nodes_of.register
 def _(operation: op.Conv, inputs: Sequence[Value], module: Any, patterns: Patterns) -> Recorded:
     own, (x,) = patterns.of(module.weight, module.bias), inputs
@@ -110,6 +115,7 @@ class Stretch:
         self.in_shapes, self.out_shapes = ([_known(shapes, v) for v in vs] for vs in (self.inputs, self.outputs))
         self._units, self._modules, self.patterns, self._threads = list(units.values()), modules, patterns, threads
         self.parameters = self._parameters()
+        self._version = patterns.version
         self._free: dict[tuple[bool, ...], list[TrainingProgram]] = {}
 
     def _parameters(self) -> list[nn.Parameter]:
@@ -120,6 +126,12 @@ class Stretch:
         return list(found)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        for x, shape in zip(inputs, self.in_shapes, strict=True):
+            if tuple(x.shape) != shape or x.dtype != torch.float32 or not x.is_cpu:
+                raise CiglError(
+                    f"sparse kernels were prepared for a float32 tensor of shape {shape}, but got {x.dtype} of shape "
+                    f"{tuple(x.shape)} (does a hook change it?): attach with kernels='masked'."
+                )
         result: Any = _Run.apply(self, len(inputs), *inputs, *self.parameters)  # type: ignore[no-untyped-call]
         outputs = result if isinstance(result, tuple) else (result,)
         return tuple(each.view(shape) for each, shape in zip(outputs, self.out_shapes, strict=True))
@@ -152,6 +164,11 @@ class Stretch:
         if not free:  # more than one at a time is rare, and each holds a batch's activations
             free.append(program)
 
+    def empty_gradient(self, weight: nn.Parameter) -> Tensor:
+        """Zero outside the pattern, unless that is another one by now."""
+        same = self._version == self.patterns.version
+        return self.patterns.gradient(weight) if same else torch.zeros_like(weight)
+
     def release(self) -> None:
         """Programs that are not in use are gone, also where a graph that somebody keeps leads here."""
         self._free.clear()
@@ -183,7 +200,8 @@ class _Loan:
 
     def __init__(self, stretch: Stretch, wanted: tuple[bool, ...]):
         self._stretch, self._wanted = stretch, wanted
-        self.program: TrainingProgram | None = stretch.borrow(wanted)
+        self.program: TrainingProgram | None = None  # also if making one fails
+        self.program = stretch.borrow(wanted)
 
     def end(self) -> None:
         program, self.program = self.program, None
@@ -216,7 +234,7 @@ class _Run(torch.autograd.Function):
             return None, None, *_differentiable(ctx, gradients)
         if program is None:
             raise CiglError("backward was called twice without retain_graph=True: the activations are gone.")
-        found, inputs, _ = program.backward([each.contiguous() for each in gradients], stretch.patterns.gradient)
+        found, inputs, _ = program.backward([each.contiguous() for each in gradients], stretch.empty_gradient)
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             ctx.loan.end()
         asked = ctx.needs_input_grad[2 : 2 + ctx.count]

@@ -7,9 +7,12 @@ drawn, and nothing of the size of the model is copied.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,11 +29,52 @@ class Untraceable(Exception):
 
 
 class _Tracer(PartialTracer):
-    """Modules with hooks of the user's are called as they are."""
+    """Modules with hooks of the user's, or whose forward is not the same each time, are called as they are."""
 
     def is_leaf_module(self, m: nn.Module, qualified_name: str) -> bool:
-        watched = hooked(m) or bool(m._backward_hooks or m._backward_pre_hooks) or "forward" in vars(m)
-        return watched or super().is_leaf_module(m, qualified_name)
+        return is_watched(m) or super().is_leaf_module(m, qualified_name)
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            with _the_same_each_time(m):
+                return forward(*args, **kwargs)
+
+        return super().call_module(m, checked, args, kwargs)
+
+
+def is_watched(module: nn.Module) -> bool:
+    """Whether somebody else's code runs with its calls."""
+    return hooked(module) or bool(module._backward_hooks or module._backward_pre_hooks) or "forward" in vars(module)
+
+
+@contextmanager
+def _the_same_each_time(module: nn.Module) -> Iterator[None]:
+    """Refuse a forward that draws random numbers while it is traced, or leaves something in its module: a trace would
+    repeat the first draw for ever, and leave nothing.
+    """
+    states, before = _random_states(), dict(vars(module))
+    versions = [buffer._version for buffer in module.buffers(recurse=False)]
+    yield
+    if _random_states() != states:
+        _set_random_states(states)
+        raise Untraceable("it draws random numbers of fixed size, or outside torch")
+    now = vars(module)
+    changed = [name for name in now if name not in before or now[name] is not before[name]]
+    if changed or [buffer._version for buffer in module.buffers(recurse=False)] != versions:
+        raise Untraceable(f"it changes its module ({', '.join(changed) or 'a buffer'})")
+
+
+def _random_states() -> tuple[Any, ...]:
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    assert isinstance(keys, np.ndarray)
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), (kind, keys.tobytes(), *rest)
+
+
+def _set_random_states(states: tuple[Any, ...]) -> None:
+    torch.set_rng_state(torch.frombuffer(bytearray(states[0]), dtype=torch.uint8))
+    random.setstate(states[1])
+    kind, keys, *rest = states[2]
+    np.random.set_state((kind, np.frombuffer(keys, np.uint32), *rest))
 
 
 class TracedModel:
@@ -40,13 +84,20 @@ class TracedModel:
         self._twin = _without_data(model)
         remove_hooks(self._twin)
         tracer = _Tracer()
+        states = _random_states()
         try:
-            graph = tracer.trace(self._twin)
+            with _the_same_each_time(self._twin):
+                graph = tracer.trace(self._twin)
             self.network: Network = Lowering(self._twin, graph, tracer.stopped).network
-        except SharedMemory as error:
+        except (SharedMemory, Untraceable) as error:
             raise Untraceable(str(error)) from error
         except Exception as error:  # anything can go wrong in a forward that is given proxies
             raise Untraceable(where(error)) from error
+        finally:
+            _set_random_states(states)
+        for module in self._twin.modules():  # the user's hooks are for the model itself
+            for hooks in (module._forward_hooks, module._forward_pre_hooks):
+                hooks.clear()
 
     def shapes(self, inputs: Sequence[Tensor]) -> dict[int, Shape]:
         """Of all values, for inputs like these."""

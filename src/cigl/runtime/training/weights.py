@@ -20,26 +20,29 @@ class Patterns:
 
     def __init__(self, active: Mapping[nn.Parameter, Callable[[], Positions]]):
         self._active = active
-        self._patterns: dict[nn.Parameter, Pattern] = {}
-        self._found: dict[tuple[nn.Parameter, nn.Parameter | None], Weights] = {}
+        self._patterns: dict[tuple[nn.Parameter, tuple[int, ...]], Pattern] = {}
+        self._found: dict[tuple[Pattern, nn.Parameter | None], Weights] = {}
         self._gradients: dict[nn.Parameter, _Gradient] = {}
         self.version = 0  # a program is of one
 
     def changed(self) -> None:
         self._patterns.clear()
         self._found.clear()
+        self._gradients.clear()
         self.version += 1
 
     def of(self, weight: nn.Parameter, bias: nn.Parameter | None) -> Weights:
         """A layer's; the same object for every use of the same parameters, so that their gradients add up."""
-        key = (weight, bias)
+        key = (self._pattern(weight), bias)
         if key not in self._found:
-            self._found[key] = Weights(weight, bias, self._pattern(weight))
+            self._found[key] = Weights(weight, bias, key[0])
         return self._found[key]
 
     def known(self) -> list[tuple[nn.Parameter, Pattern]]:
         """The parameters that programs have asked for."""
-        return list(self._patterns.items())
+        return [
+            (weight, pattern) for (weight, strides), pattern in self._patterns.items() if weight.stride() == strides
+        ]
 
     # Gradients
 
@@ -65,11 +68,12 @@ class Patterns:
         return self._pattern(weight).count / weight.numel()
 
     def _pattern(self, weight: nn.Parameter) -> Pattern:
-        if weight not in self._patterns:
+        key = (weight, weight.stride())
+        if key not in self._patterns:
             active = self._active.get(weight)
             positions = np.arange(weight.numel()) if active is None else active()
-            self._patterns[weight] = Pattern(tuple(weight.shape), weight.stride(), positions)
-        return self._patterns[weight]
+            self._patterns[key] = Pattern(tuple(weight.shape), weight.stride(), positions)
+        return self._patterns[key]
 
 
 class _Gradient:

@@ -31,8 +31,8 @@ sanitize: $(INSTALLED)  ## random shapes through the kernels, under AddressSanit
 	for lanes in 8 16; do \
 		mkdir -p build/sanitized/$$lanes && \
 		$(SANITIZE) -DLANES=$$lanes src/cigl/runtime/program/kernels/*.cpp -o build/sanitized/$$lanes/_kernels.so && \
-		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 \
-			$(BIN)/python tests/runtime/program/sanitized.py build/sanitized/$$lanes || exit 1; \
+		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
+			ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 $(BIN)/python tests/runtime/program/sanitized.py build/sanitized/$$lanes || exit 1; \
 	done
 
 bench: $(INSTALLED)  ## what sparse training and calibration reports cost, and how fast sparse networks run

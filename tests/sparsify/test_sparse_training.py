@@ -48,8 +48,13 @@ def runs_sparse(sparse) -> bool:
     return all(row.kernels == "sparse" for row in sparse.summary().rows)
 
 
-@pytest.mark.parametrize("make", [mlp, convnet])
-@pytest.mark.parametrize("method", cigl.methods())
+@pytest.mark.parametrize(
+    ("method", "make"),
+    [
+        *((method, mlp) for method in cigl.methods()),
+        *((method, convnet) for method in ("static", "set", "rigl", "gmp", "cigl", "sup-tickets")),
+    ],
+)
 def test_200_steps_of_every_method_are_those_of_masked_training(method, make):
     shape = (16, 12) if make is mlp else IMAGES
     options = {"epochs": 20, "steps_per_epoch": 10}
@@ -162,6 +167,70 @@ def test_losses_that_run_the_model_twice_and_backwards_that_come_twice():
             model.train()
             optimizer.step()
     assert apart(both[0][0], both[1][0]) < 1e-5
+
+
+def test_loops_that_call_parts_of_the_model():
+    class Parts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = mlp(classes=8), nn.Linear(8, 4)
+
+    both = pair(Parts)
+    for number in range(1, 11):
+        x, y = batch(number)
+        for model, optimizer, sparse in both:
+            optimizer.zero_grad()
+            F.cross_entropy(model.head(model.body(x)), y).backward()
+            optimizer.step()
+            assert_zero_outside(sparse)
+    assert apart(both[0][0], both[1][0]) < 1e-5
+    assert runs_sparse(both[1][2])
+
+
+def test_batches_of_many_sizes_and_parameters_that_freeze_and_thaw():
+    both = pair()
+    for number in range(1, 16):
+        for model, optimizer, sparse in both:
+            model[0].weight.requires_grad_(number % 3 != 0)
+            model[2].bias.requires_grad_(number % 4 != 0)
+            step(model, optimizer, number, (3 + number * 5 % 17, 12))
+            assert_zero_outside(sparse)
+    assert apart(both[0][0], both[1][0]) < 1e-5
+
+
+def test_hooks_on_weights_that_change_their_gradient():
+    both = pair()
+    for model, *_ in both:
+        model[0].weight.register_hook(lambda gradient: gradient * 2 + 1)
+        model[2].weight.register_hook(lambda gradient: gradient.add_(0.1))
+    for number in range(1, 11):
+        for model, optimizer, sparse in both:
+            step(model, optimizer, number)
+            assert_zero_outside(sparse)
+    assert apart(both[0][0], both[1][0]) < 1e-5
+
+
+def test_a_weight_that_is_tied_to_an_embedding():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.body = nn.Embedding(20, 16), nn.Linear(16, 16)
+            self.out = nn.Linear(16, 20, bias=False)
+            self.out.weight = self.embed.weight
+
+        def forward(self, x):
+            return self.out(F.relu(self.body(self.embed(x))))
+
+    both = pair(Tied, "rigl")
+    for number in range(1, 11):
+        x = torch.randint(0, 20, (4, 6), generator=torch.Generator().manual_seed(number))
+        for model, optimizer, sparse in both:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x).flatten(0, 1), x.roll(1, 1).flatten()).backward()
+            assert_zero_outside(sparse)
+            optimizer.step()
+    assert apart(both[0][0], both[1][0]) < 1e-5
+    assert runs_sparse(both[1][2])
 
 
 def test_copies_states_and_pickles_in_the_middle_of_a_step_hold_the_true_weights():

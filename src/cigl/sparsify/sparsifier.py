@@ -157,7 +157,8 @@ class Sparsifier:
 
     def _needs_dense_step(self) -> bool:
         """Whether torch must compute the step under way: for its dense gradient, or to count calls."""
-        return self._calls.is_counting or self.method.wants_gradient(self.table, self.step + 1)
+        counts = self._calls.is_counting and self.step == 0  # for ever, in a loop that only calls parts of the model
+        return counts or self.method.wants_gradient(self.table, self.step + 1)
 
     def _check(self) -> None:
         if self._binding.is_removed:

@@ -388,12 +388,15 @@ def test_results_may_be_changed_in_place():
     y.relu_().sum().backward()
 
 
-def test_patterns_and_programs_of_earlier_topologies_are_gone():
-    model = mlp()
+@pytest.mark.parametrize("make", [mlp, untraceable])
+def test_patterns_and_programs_of_earlier_topologies_are_gone(make):
+    model = make()
     kernels = taken(model)
     x = torch.randn(9, 12, requires_grad=True)
     model(x).sum().backward()
-    old = [weakref.ref(each) for each in (*kernels._patterns._patterns.values(), *kernels._networks.values())]
+    both = (*kernels._patterns._patterns.values(), *kernels._networks.values())
+    old = [weakref.ref(each) for each in both if each is not None]
+    del both
     kernels.topology_changed()
     model(x).sum().backward()
     gc.collect()

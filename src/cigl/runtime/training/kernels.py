@@ -125,6 +125,8 @@ class TrainingKernels:
             finally:
                 vars(module).pop("forward", None)
 
+        if module is self._model:  # torch.compile is for its forward; parts are traced with it
+            call = torch.compiler.disable(call, recursive=False)
         module._compiled_call_impl = call
         self._taken.append((module, call))
 

@@ -30,6 +30,7 @@ class SingleLayer:
         self._names = weight, bias
         self._own = self._tensors()
         self._stretches: OrderedDict[Any, Stretch | None] = OrderedDict()
+        self._version = patterns.version
 
     def _tensors(self) -> tuple[nn.Parameter, nn.Parameter | None]:
         return getattr(self._module, self._names[0]), getattr(self._module, self._names[1])
@@ -45,7 +46,10 @@ class SingleLayer:
             return None  # for one call (torch.func.functional_call), or for good
         threads = torch.get_num_threads()
         kinds = tuple(t is not None and (t.requires_grad, t.stride(), t.dtype) for t in tensors)
-        key = (x.shape, kinds, threads, self._patterns.version)
+        if self._version != self._patterns.version:  # a program of an earlier topology only takes memory
+            self._stretches.clear()
+            self._version = self._patterns.version
+        key = (x.shape, kinds, threads)
         if key not in self._stretches:
             self._stretches[key] = self._make(x, threads)
             if len(self._stretches) > _SHAPES:

@@ -321,11 +321,28 @@ def test_two_graphs_at_once_and_one_twice():
     assert kernels.sparse
 
 
-def test_second_derivatives_are_refused_clearly():
-    model = mlp()
+def penalised(model, x):
+    """A gradient penalty: its gradient is a second derivative."""
+    y = model(x)
+    (gradient,) = torch.autograd.grad(y.pow(2).sum(), x, create_graph=True)
+    (gradient.pow(2).sum() + y.sum()).backward()
+    return {name: p.grad for name, p in model.named_parameters()}
+
+
+def test_second_derivatives_are_those_of_torch():
+    model, x = mlp(), torch.randn(9, 12, requires_grad=True)
+    theirs = penalised(copy.deepcopy(model), x)
+    kernels = taken(model)
+    ours = penalised(model, x)
+    assert kernels.sparse
+    assert all(close(ours[name], theirs[name]) for name in ours)
+
+
+def test_second_derivatives_of_an_inner_part_are_refused_clearly():
+    model = nn.Sequential(nn.Linear(12, 12), nn.GELU(), mlp())
     taken(model)
     x = torch.randn(9, 12, requires_grad=True)
-    with pytest.raises(CiglError, match=r"create_graph=True asks for one.*kernels='masked'"):
+    with pytest.raises(CiglError, match=r"asks for a second derivative.*kernels='masked'"):
         torch.autograd.grad(model(x).sum(), x, create_graph=True)
 
 

@@ -15,12 +15,18 @@ def assemble_forward(
 ) -> None:
     for number, value in enumerate(inputs):
         assembly.step(Kind.LOAD, in_=Outside(number, value.shape), out=assembly.place(value))
+    for value in inputs:
+        _store(value, outputs, assembly)
     for node in nodes:
         _forward(node, assembly)
-        for number, value in enumerate(outputs):
-            if value is node.out:  # before it may be gone from scratch
-                assembly.step(Kind.STORE, in_=assembly.read(value), out=Outside(number, value.shape))
+        _store(node.out, outputs, assembly)  # before it may be gone from scratch
     assembly.end_pass()
+
+
+def _store(value: Value, outputs: Sequence[Value], assembly: Assembly) -> None:
+    for number, output in enumerate(outputs):
+        if output is value:
+            assembly.step(Kind.STORE, in_=assembly.read(value), out=Outside(number, value.shape))
 
 
 @singledispatch

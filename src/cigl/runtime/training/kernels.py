@@ -26,7 +26,7 @@ from cigl.runtime.training.updates import ActiveUpdates
 from cigl.runtime.training.weights import Patterns, Positions
 
 Forward = Callable[..., Any]
-_SHAPES = 3  # of inputs, whose programs are kept
+_SHAPES = 6  # of inputs, whose programs are kept; the one not used for longest goes first
 _MODES = 20  # of a model that are traced, one after the other
 _PLAIN = (bool, int, float, str)  # what a forward may depend on beside tensors
 
@@ -172,6 +172,7 @@ class TrainingKernels:
             self._networks[key] = network if network and network.stretches else None
             if len(self._networks) > _SHAPES:
                 self._networks.popitem(last=False)
+        self._networks.move_to_end(key)
         found = self._networks[key]
         if found is None:
             return None

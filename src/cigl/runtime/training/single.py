@@ -19,7 +19,7 @@ from cigl.runtime.training.rule import is_worth
 from cigl.runtime.training.stretch import Stretch
 from cigl.runtime.training.weights import Patterns
 
-_SHAPES = 3  # of inputs, whose programs are kept
+_SHAPES = 6  # of inputs, whose programs are kept; the one not used for longest goes first
 
 
 class SingleLayer:
@@ -54,6 +54,7 @@ class SingleLayer:
             self._stretches[key] = self._make(x, threads)
             if len(self._stretches) > _SHAPES:
                 self._stretches.popitem(last=False)
+        self._stretches.move_to_end(key)
         return self._stretches[key]
 
     def release(self) -> None:

@@ -332,6 +332,7 @@ def penalised(model, x):
 def test_second_derivatives_are_those_of_torch():
     model, x = mlp(), torch.randn(9, 12, requires_grad=True)
     kernels = taken(model)
+    model.zero_grad()
     theirs = penalised(copy.deepcopy(model), x)
     ours = penalised(model, x)
     assert kernels.sparse

@@ -311,9 +311,10 @@ def test_finalized_models_are_plain():
 @pytest.mark.parametrize("isa", WORTH)
 def test_the_rule(dense, share, images, worth, isa, monkeypatch):
     monkeypatch.setattr(library, "isa", lambda: isa)
-    assert is_worth(dense, dense * share, images) is worth
-    assert is_worth(1e9, 1e9 * WORTH[isa], 128)
-    assert not is_worth(1e9, 1e9 * WORTH[isa] * 1.01, 128)
+    assert is_worth(dense, dense * share, images, pixels=True) is worth
+    assert is_worth(1e9, 1e9 * WORTH[isa], 128, pixels=True)
+    assert not is_worth(1e9, 1e9 * WORTH[isa] * 1.01, 128, pixels=True)
+    assert not is_worth(1e9, 1e9 * WORTH[isa], 128, pixels=False)
 
 
 def test_auto_takes_large_sparse_layers_alone():

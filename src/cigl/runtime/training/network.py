@@ -95,7 +95,8 @@ class StretchedModel:
                 dense, sparse = dense + work, sparse + work * patterns.density(module.weight)  # type: ignore[arg-type]
         shape = next(shapes[value] for unit in units.values() for value in unit.inputs)
         assert shape is not None
-        return bool(dense) and (insist or is_worth(dense, sparse, per_image(shape)[0]))
+        pixels = any(isinstance(unit.operation, op.Conv) for unit in units.values())
+        return bool(dense) and (insist or is_worth(dense, sparse, per_image(shape)[0], pixels))
 
 
 def is_plain(module: nn.Module) -> bool:

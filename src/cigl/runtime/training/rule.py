@@ -10,10 +10,12 @@ from cigl.runtime.program import library
 # The share of multiply-adds that is left, below which a whole training step was faster than torch's dense one
 # (benchmarks/training_speed.py). Torch has fast dense kernels everywhere; our portable ones are not.
 WORTH = {"avx512": 0.4, "avx2": 0.4, "portable": 0.05}
+WITHOUT_PIXELS = 0.6  # of that for linear layers, whose weights are used once per image: moving them takes longer
 LEAST_WORK = 10_000_000  # multiply-adds of a dense forward, below which calls cost more than they save
 FEWEST_IMAGES = 8  # or rows: with fewer, a part of every vector is empty
 
 
-def is_worth(dense: float, sparse: float, images: int) -> bool:
-    """For a stretch of so many multiply-adds, dense and on the active weights alone."""
-    return images >= FEWEST_IMAGES and dense >= LEAST_WORK and sparse <= WORTH[library.isa()] * dense
+def is_worth(dense: float, sparse: float, images: int, pixels: bool) -> bool:
+    """For a stretch of so many multiply-adds, dense and on the active weights alone; ``pixels``: with convolutions."""
+    most = WORTH[library.isa()] * (1 if pixels else WITHOUT_PIXELS)
+    return images >= FEWEST_IMAGES and dense >= LEAST_WORK and sparse <= most * dense

@@ -69,7 +69,8 @@ class SingleLayer:
             return None
         weight = self.weight
         dense = math.prod(output) // weight.shape[0] * weight.numel()
-        if not self._insist and not is_worth(dense, dense * self._patterns.density(weight), per_image(x.shape)[0]):
+        sparse, images = dense * self._patterns.density(weight), per_image(x.shape)[0]
+        if not self._insist and not is_worth(dense, sparse, images, pixels=weight.dim() == 4):
             return None
         unit = Unit("layer", operation, (0,), (1,), "")
         shapes = {0: tuple(x.shape), 1: output}

@@ -107,7 +107,7 @@ class Summary:
             for line in lines
         ]
         rule = "-" * len(text[0])
-        notes = [f"runs masked, {note}" for note in self.notes]
+        notes = [f"not everything runs on sparse kernels: {note}" for note in self.notes]
         return "\n".join([self.title, text[0], rule, *text[1:-1], rule, text[-1], *notes])
 
 

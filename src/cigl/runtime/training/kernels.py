@@ -7,6 +7,7 @@ stay dense tensors, where they are.
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
@@ -18,6 +19,7 @@ from torch.autograd import forward_ad
 from torch.nn.modules.module import _has_any_global_hook
 from torch.optim import Optimizer
 
+from cigl.errors import CiglWarning
 from cigl.runtime.program import library
 from cigl.runtime.training.network import StretchedModel, is_plain
 from cigl.runtime.training.single import SelfAttention, SingleLayer
@@ -102,6 +104,13 @@ class TrainingKernels:
         for layer in self._layers:
             layer.release()
 
+    def _note(self, reason: str) -> None:
+        """Why something runs masked: in the summary, and said once to somebody who insists."""
+        if reason not in self.reasons:
+            self.reasons[reason] = None
+            if self._insist:
+                warnings.warn(f"not everything runs on sparse kernels: {reason}.", CiglWarning, stacklevel=4)
+
     # Taking over
 
     def _take_over(self, module: nn.Module, choose: Callable[..., Forward | None]) -> None:
@@ -137,26 +146,26 @@ class TrainingKernels:
             self._release()
             return False
         if torch.is_autocast_enabled("cpu"):
-            self.reasons["autocast: sparse kernels compute in float32"] = None
+            self._note("autocast: sparse kernels compute in float32")
             return False
         if torch._C._functorch.peek_interpreter_stack() is not None:
-            self.reasons["torch.func transforms run in torch"] = None
+            self._note("torch.func transforms run in torch")
             return False
         if forward_ad._current_level >= 0:
-            self.reasons["forward-mode derivatives are torch's"] = None
+            self._note("forward-mode derivatives are torch's")
             return False
         return "forward" not in vars(module)
 
     def _whole(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Forward | None:
         if any(now is not own for now, own in zip_longest(_parts(self._model), self._parts)):
-            self.reasons["as a whole: it has other modules or parameters than at attach"] = None
+            self._note("the model has other modules or parameters than at attach")
             return None
         if _has_any_global_hook():
-            self.reasons["as a whole: torch has global hooks on modules"] = None
+            self._note("torch has global hooks on modules")
             return None
         traced = self._trace()
         if isinstance(traced, str):
-            self.reasons[f"as a whole: {traced}"] = None
+            self._note(f"the forward can't be traced, only single layers run sparse ({traced})")
             return None
         inputs = arguments_of(traced.network, args, kwargs)
         if inputs is None or not all(_is_plain(each) for each in inputs):
@@ -167,7 +176,7 @@ class TrainingKernels:
             try:
                 network = StretchedModel(traced, self._model, inputs, self._patterns, threads, self._insist)
             except Untraceable as error:
-                self.reasons[f"as a whole: {error}"] = None
+                self._note(f"the forward can't be traced, only single layers run sparse ({error})")
                 network = None
             self._networks[key] = network if network and network.stretches else None
             if len(self._networks) > _SHAPES:

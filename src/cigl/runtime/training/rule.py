@@ -11,7 +11,7 @@ from cigl.runtime.program import library
 # (benchmarks/training_speed.py). Torch has fast dense kernels everywhere; our portable ones are not.
 WORTH = {"avx512": 0.4, "avx2": 0.4, "portable": 0.05}
 WITHOUT_PIXELS = 0.6  # of that for linear layers, whose weights are used once per image: moving them takes longer
-LEAST_WORK = 10_000_000  # multiply-adds of a dense forward, below which calls cost more than they save
+LEAST_WORK = 60_000_000  # multiply-adds of a dense forward, below which calls cost more than they save
 FEWEST_IMAGES = 8  # or rows: with fewer, a part of every vector is empty
 
 

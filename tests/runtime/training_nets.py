@@ -84,7 +84,7 @@ class Taken:
     def difference(self, other: Taken) -> tuple[float, str]:
         """The largest difference, relative to the largest entry of the tensor, and where.
 
-        A gradient that is zero but for rounding, such as that of a bias before a batch norm, counts relative to the others.
+        A gradient of rounding errors alone, such as that of a bias before a batch norm, counts relative to the others.
         """
         assert self.tensors.keys() == other.tensors.keys()
         worst = (0.0, "")
@@ -92,9 +92,8 @@ class Taken:
         for name, mine in self.tensors.items():
             theirs = other.tensors[name]
             assert mine.shape == theirs.shape, name
-            size = max(
-                float(theirs.abs().max()) if theirs.numel() else 0.0, other.sizes.get(name, 0.0), 1e-2 * largest, 1e-30
-            )
+            own = float(theirs.abs().max()) if theirs.numel() else 0.0
+            size = max(own, other.sizes.get(name, 0.0), 1e-2 * largest, 1e-30)
             apart = float((mine.double() - theirs.double()).abs().max()) / size if mine.numel() else 0.0
             worst = max(worst, (apart if apart == apart else float("inf"), name))
         return worst

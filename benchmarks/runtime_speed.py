@@ -135,7 +135,7 @@ def show_loading(sparsity: float = 0.95) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true", help="95 % alone, on one thread, in about a minute")
+    parser.add_argument("--quick", action="store_true", help="95 %% alone, on one thread, in about a minute")
     parser.add_argument("--case", nargs="*", choices=CASES, default=list(CASES))
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
     parser.add_argument("--seconds", type=float, default=4.0)

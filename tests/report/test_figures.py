@@ -149,8 +149,10 @@ def test_captions_and_polygons_find_methods_under_any_name(tmp_path):
 
 
 def test_data_of_a_figure_is_plain(evidence, calibrators):
-    for figure in [*make_figures(evidence), *make_figures(calibrators)]:
-        json.dumps(asdict(figure.data))
+    figures = [*make_figures(evidence), *make_figures(calibrators)]
+    assert figures
+    for figure in figures:
+        assert json.loads(json.dumps(asdict(figure.data)))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,11 @@ import torch
 # What is generated once serves all test processes, and nothing of the user's own data is touched.
 os.environ["CIGL_DATA"] = str(Path(tempfile.gettempdir()) / f"cigl-tests-{os.getuid()}")
 
-collect_ignore = ["sparsify/ddp_worker.py", "sparsify/resume_worker.py"]  # run by tests, in their own processes
+collect_ignore = [  # run by tests, in their own processes
+    "runtime/training/gradcheck_double.py",
+    "sparsify/ddp_worker.py",
+    "sparsify/resume_worker.py",
+]
 
 
 @pytest.fixture(autouse=True)

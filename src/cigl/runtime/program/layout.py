@@ -23,6 +23,18 @@ def up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
+def vectors_of(images: int, width: int) -> int:
+    """Vectors of images side by side in a network without pixels.
+
+    >>> vectors_of(20, 8), vectors_of(1000, 8)
+    (4, 8)
+    """
+    vectors = 1
+    while vectors < _WIDEST and vectors * width < images:
+        vectors *= 2
+    return vectors
+
+
 @dataclass(frozen=True)
 class Layout:
     """Vectors of ``width`` floats that hold ``lanes`` images (or one: pixels), ``spread`` of them side by side."""
@@ -38,10 +50,7 @@ class Layout:
         large = not flat and max(math.prod(shape) for shape in shapes) * width > _LARGE
         if images == 1 or large or (images < width and not flat):
             return cls(width, 1, 1)
-        spread = 1
-        while flat and spread < _WIDEST and spread * width < images:
-            spread *= 2
-        return cls(width, width, spread)
+        return cls(width, width, vectors_of(images, width) if flat else 1)
 
     @property
     def block(self) -> int:

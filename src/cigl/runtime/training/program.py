@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from cigl.errors import CiglError
 from cigl.runtime.program import library
 from cigl.runtime.program.interface import ProgramStruct, StepStruct
-from cigl.runtime.program.layout import Layout, up
+from cigl.runtime.program.layout import Layout, up, vectors_of
 from cigl.runtime.training.assembly import Assembly
 from cigl.runtime.training.backward import Backward
 from cigl.runtime.training.forward import assemble_forward
@@ -40,7 +40,7 @@ class TrainingProgram:
         self._isa = library.isa()
         width = library.lanes(self._isa)
         flat = all(len(value.shape) == 1 for value in (*inputs, *(node.out for node in nodes)))
-        layout = Layout(width, width, _spread(images, width) if flat else 1)
+        layout = Layout(width, width, vectors_of(images, width) if flat else 1)
         self._assembly = assembly = Assembly(nodes, inputs, outputs, images, layout)
         assemble_forward(assembly, nodes, inputs, outputs)
         self._middle = len(assembly.steps)
@@ -141,14 +141,6 @@ def _zeros(floats: int) -> Tensor:
         with contextlib.suppress(AttributeError, OSError):  # another C library than glibc
             ctypes.CDLL(None).malloc_trim(0)
     return torch.zeros(floats)
-
-
-def _spread(images: int, width: int) -> int:
-    """Vectors of images side by side, up to eight, where there are no pixels."""
-    spread = 1
-    while spread < 8 and spread * width < images:
-        spread *= 2
-    return spread
 
 
 def _advance(module: Any) -> float:

@@ -22,7 +22,7 @@ from cigl.calibrate import mixup, predict
 from cigl.data import Source, Split
 from cigl.errors import CiglError
 from cigl.sparsify.attach import attach
-from cigl.sparsify.methods import Method, method
+from cigl.sparsify.methods import Method, method, options
 from cigl.sparsify.schedule import CycleTimetable
 from cigl.train.config import METHOD_KEYS, Config
 from cigl.train.optim import build_optimizer, lr_factor
@@ -219,19 +219,7 @@ def method_of(config: Config) -> Method:
     keys = {name: getattr(config, name) for name in METHOD_KEYS}
     given = {name: value for name, value in keys.items() if value is not None}
     base = method(config.method)
-    for name, value in config.options:
-        _check_option(base, name, value)
+    for name, _ in config.options:
+        if getattr(base, name, None) is not None and name not in options(base):
+            raise CiglError(f"option {name} of method {base.name!r} can't be set here: change it in Python.")
     return method(config.method, **given, **dict(config.options))
-
-
-def _check_option(base: Method, name: str, value: Any) -> None:
-    """Numbers for numbers; ``method`` refuses names that the method does not have."""
-    default = getattr(base, name, None)
-    for kind, words in ((bool, "true or false"), (int, "a whole number"), (float, "a number"), (str, "a text")):
-        if isinstance(default, kind):
-            fits = type(value) in ((int, float) if kind is float else (kind,))
-            if not fits:
-                raise CiglError(f"option {name} of method {base.name!r} is {value!r}: give {words}.")
-            return
-    if default is not None:
-        raise CiglError(f"option {name} of method {base.name!r} can't be set here: change it in Python.")

@@ -1,6 +1,6 @@
 """The hooks: how a user's unchanged loop reports what is happening.
 
-    model(x)           -> on_forward(training)         once per call, from the root or from whichever part is called
+    model(x)           -> on_forward(training, whole)  once per call, from the root or from whichever part is called
     loss.backward()    -> on_dense_gradient(layer, g)  a micro-batch's, before it is accumulated
                        -> on_gradient(layer)           when a selected parameter's p.grad is complete
     optimizer.step()   -> on_step_begin(), on_step_end()   not for steps that a GradScaler skips
@@ -25,7 +25,7 @@ from cigl.sparsify.layer import Layer
 
 
 class Listener(Protocol):
-    def on_forward(self, training: bool) -> None: ...
+    def on_forward(self, training: bool, whole: bool) -> None: ...
     def on_dense_gradient(self, layer: Layer, gradient: Tensor) -> None: ...
     def on_gradient(self, layer: Layer) -> None: ...
     def on_step_begin(self) -> None: ...
@@ -150,7 +150,7 @@ class Binding:
                 "a replica of the model was called (DataParallel), whose weights were copied before the masks "
                 "act: use DistributedDataParallel."
             )
-        self._listener.on_forward(module.training)
+        self._listener.on_forward(module.training, whole=True)
         self._inside = True
 
     def _leave_root(self, *_: Any) -> None:
@@ -158,7 +158,7 @@ class Binding:
 
     def _enter_part(self, module: nn.Module, _: Any) -> None:
         if not self._inside:
-            self._listener.on_forward(module.training)
+            self._listener.on_forward(module.training, whole=False)
 
     def _skipped(self) -> bool:
         """Fused optimizers are called also for a step that the GradScaler has decided to skip."""

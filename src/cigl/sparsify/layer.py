@@ -6,11 +6,13 @@ decides *when* something happens (see step.py) or *which* weights (see topology.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.optim import Optimizer
 from torch.utils.weak import TensorWeakRef
 
@@ -66,7 +68,8 @@ class Layer:
     memory: dict[str, Tensor] = field(default_factory=dict)  # what the method has declared
     gradient: Tensor | None = None  # dense, summed over the step's micro-batches, while it is needed
     is_dense: bool = False  # M is all ones: there is nothing to mask
-    set_aside: SetAside | None = None  # while a Z is in force
+    set_aside: SetAside | None = None  # while a Z is in force in the parameter itself
+    held_z: Callable[[], Tensor] | None = None  # while one is in force in sparse kernels alone: its positions
     _masked: MaskedGradient | None = None
 
     def __post_init__(self) -> None:
@@ -88,8 +91,7 @@ class Layer:
     def random_mask(self) -> Tensor:
         """Z, a new bool tensor: False where a weight is switched off."""
         mask = torch.ones_like(self.bits, dtype=torch.bool)
-        if self.set_aside is not None:
-            fill(mask, self.set_aside.positions, 0)
+        self.apply_z(mask)
         return mask
 
     def set_mask(self, mask: Tensor, explored: Tensor | None = None) -> None:
@@ -125,6 +127,24 @@ class Layer:
         self.set_aside = SetAside(positions, read(self.weight, positions), zeros, state)
         self.set_aside.mask(self.weight)
 
+    def put_in_force(self, optimizer: Optimizer) -> None:
+        """A Z that was in force in sparse kernels alone: also in the parameter, for whatever reads it next.
+
+        What the kernels have computed stands, so that a backward that is still due may come.
+        """
+        if self.held_z is not None:
+            positions, self.held_z = self.held_z(), None
+            zeros = torch.zeros(positions.shape, dtype=self.weight.dtype)
+            with _unsafe_preserve_version_counter(self.parameter):
+                self.switch_off(positions, zeros, optimizer)
+
+    def apply_z(self, tensor: Tensor) -> None:
+        """Zero at the weights that Z has switched off."""
+        if self.set_aside is not None:
+            fill(tensor, self.set_aside.positions, 0)
+        elif self.held_z is not None:
+            fill(tensor, self.held_z(), 0)
+
     def suspend(self) -> None:
         """M*W for an eval forward, while Z stays in force."""
         if self.set_aside is not None:
@@ -148,7 +168,7 @@ class Layer:
 
     def end_step(self) -> None:
         """Nothing of a step stays."""
-        self.set_aside = self.gradient = None
+        self.set_aside = self.held_z = self.gradient = None
 
     def true_weight(self) -> Tensor:
         """A copy of M*W, also while Z is in force."""
@@ -170,14 +190,16 @@ class Layer:
         else:
             self.gradient += incoming.detach()
 
-    def mask_gradient(self, by_z_alone: bool = False) -> None:
-        """By M and Z, or by Z alone where the gradient is zero outside M already."""
+    def mask_gradient(self, from_kernels: bool = False) -> None:
+        """By M and Z; where sparse kernels made the gradient, by a Z that they did not know."""
         gradient = self.parameter.grad
         assert gradient is not None
-        if not self.is_dense and not by_z_alone:
+        if not self.is_dense and not from_kernels:
             keep_only(gradient, self.bits)
         if self.set_aside is not None:
             self.set_aside.mask(gradient)
+        elif not from_kernels:  # else the kernels have done it
+            self.apply_z(gradient)
         self._masked = MaskedGradient.of(gradient)
 
     def gradient_was_changed(self) -> bool:

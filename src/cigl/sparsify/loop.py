@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from cigl.errors import CiglWarning
 from cigl.sparsify.checks import Checks
@@ -32,13 +33,18 @@ class Loop:
             self.step = Step(self._sparse, self._random_mask, self._processes, self._kernels)
         return self.step
 
-    def on_forward(self, training: bool) -> None:
+    def on_forward(self, training: bool, whole: bool) -> None:
         if training:
             if self.step is None or not self.step.has_begun:
                 self._checks.run(self._sparse.step)
-            self._current().forward()
+            self._current().forward(whole)
         elif self.step is not None:
             self.step.evaluate()
+
+    def torch_reads(self, parameters: Collection[nn.Parameter]) -> None:
+        """Weights whose Z was held by sparse kernels are about to be read by torch."""
+        if self.step is not None:
+            self.step.put_in_force(layer for layer in self._sparse.layers if layer.parameter in parameters)
 
     def on_dense_gradient(self, layer: Layer, gradient: Tensor) -> None:
         self._current().keep_gradient(layer, gradient)
@@ -80,3 +86,5 @@ class Loop:
         self.step = None
         for layer in self._sparse.layers:
             layer.end_step()
+        if self._kernels is not None:
+            self._kernels.end_step()

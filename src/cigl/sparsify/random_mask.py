@@ -31,6 +31,10 @@ class RandomMask:
             return list(parts)
         return [part.to(layer.bits.device) for layer, part in zip(self._layers, parts, strict=True)]
 
+    def law(self, layer: Layer, stream: str, number: int) -> tuple[int, int]:
+        """The key of a layer's random numbers, and the threshold below which they switch a weight off."""
+        return key(self._seed, stream, number, layer.name), _threshold(self.share)
+
     def active(self) -> dict[str, Positions]:
         """The active positions of each layer: known where Z is drawn in every step, else found in M."""
         return self._draw.parts() if self._draw else {layer.name: layer.active() for layer in self._layers}
@@ -59,6 +63,10 @@ class Draw:
             (start, end, key(seed, stream, step, name))
             for start, end, name in zip(self.bounds, self.bounds[1:], self.names, strict=False)
         ]
-        ranks = np.flatnonzero(mix(self.positions, spans) < np.uint32(share * LARGEST))
+        ranks = np.flatnonzero(mix(self.positions, spans) < np.uint32(_threshold(share)))
         counts = np.diff(np.searchsorted(ranks, self.bounds)).tolist()
         return self.positions[ranks].astype(np.int64), counts
+
+
+def _threshold(share: float) -> int:
+    return int(np.uint32(share * LARGEST))

@@ -5,7 +5,7 @@ The training itself is in loop.py (the user's loop, as the hooks report it) and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -50,7 +50,7 @@ class Sparsifier:
         self._checks = Checks(layers, optimizer)
         self._calls = CallCounter(model, layers)
         self.kernels = kernels
-        self._kernels = make(kernels, model, layers, self._needs_dense_step)
+        self._kernels = make(kernels, model, layers, self._needs_dense_step, self._torch_reads)
         self._loop = Loop(self, self._random_mask, self._checks, self._kernels)
         self._binding = Binding(model, optimizer, layers, self._loop)
 
@@ -159,6 +159,9 @@ class Sparsifier:
         """Whether torch must compute the step under way: for its dense gradient, or to count calls."""
         counts = self._calls.is_counting and self.step == 0  # for ever, in a loop that only calls parts of the model
         return counts or self.method.wants_gradient(self.table, self.step + 1)
+
+    def _torch_reads(self, parameters: Collection[nn.Parameter]) -> None:
+        self._loop.torch_reads(parameters)
 
     def _check(self) -> None:
         if self._binding.is_removed:

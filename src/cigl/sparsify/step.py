@@ -16,6 +16,7 @@ This is Algorithm 1 with its M line moved to the end of the iteration, because a
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, NAdam, RAdam, RMSprop
 
 from cigl.errors import CiglError, CiglWarning
-from cigl.sparsify.elements import fill, is_finite
+from cigl.sparsify.elements import is_finite
 from cigl.sparsify.kernels import Kernels
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.processes import Processes
@@ -76,27 +77,43 @@ class Step:
 
     # Forward
 
-    def forward(self) -> None:
-        """Before a training forward: M*Z*W. Gradient accumulation keeps the Z of the first."""
+    def forward(self, whole: bool) -> None:
+        """Before a training forward: M*Z*W. Gradient accumulation keeps the Z of the first.
+
+        ``whole``: it is the model's own, not that of one of its parts.
+        """
+        if not whole:
+            self.put_in_force(self._layers)
         if not self.has_begun:
-            self._put_z_in_force()
+            self._draw_z(in_kernels=whole and self.update is Update.NOT_YET)
         elif self.phase is Phase.SUSPENDED:
             for layer in self._layers:
                 layer.resume()
             torch.clear_autocast_cache()
         self.phase = Phase.AWAITING_GRADIENTS if torch.is_grad_enabled() else Phase.READY
 
-    def _put_z_in_force(self) -> None:
+    def _draw_z(self, in_kernels: bool) -> None:
         for layer in self._layers:
             layer.follow_parameter()
         self._processes.find()
         if not self._share:
             return
+        if in_kernels and self._kernels is not None:
+            for layer in self._layers:
+                layer.held_z = self._kernels.hold_z(layer.parameter, *self._random_mask.law(layer, "z", self.number))
+        if all(layer.held_z is not None for layer in self._layers):
+            return
         drawn = self._random_mask.draw("z", self.number)
         zeros = torch.zeros(max(len(off) for off in drawn))
         for layer, off in zip(self._layers, drawn, strict=True):
-            layer.switch_off(off, zeros[: len(off)].to(layer.weight), self._optimizer)
+            if layer.held_z is None:
+                layer.switch_off(off, zeros[: len(off)].to(layer.weight), self._optimizer)
         torch.clear_autocast_cache()  # it may hold casts of the weights before
+
+    def put_in_force(self, layers: Iterable[Layer]) -> None:
+        """Torch is about to read these layers' weights: a Z that only sparse kernels know acts in them, too."""
+        for layer in layers:
+            layer.put_in_force(self._optimizer)
 
     def evaluate(self) -> None:
         """Before an eval forward: M*W."""
@@ -132,6 +149,9 @@ class Step:
         if self.update is not Update.NOT_YET:
             self.update = Update.CLOSURE
             self._check_forward()
+            self.put_in_force(self._layers)
+        if self._kernels is not None and layer.parameter.grad is not None:
+            self._kernels.on_gradient(layer.parameter, layer.parameter.grad)
         self._mask(layer)
         if self._overflow is layer:
             self._overflow = None
@@ -198,7 +218,7 @@ class Step:
     def _mask(self, layer: Layer) -> None:
         gradient, kernels = layer.parameter.grad, self._kernels
         assert gradient is not None
-        layer.mask_gradient(by_z_alone=kernels is not None and kernels.made(layer.parameter, gradient))
+        layer.mask_gradient(from_kernels=kernels is not None and kernels.made(layer.parameter, gradient))
         if kernels is not None:
             kernels.masked(layer.parameter, gradient)
 
@@ -210,8 +230,8 @@ class Step:
             weight = layer.weight.clone()
             if method.average_of == "p*W":
                 weight *= 1 - self._share
-            elif layer.set_aside is not None:
-                fill(weight, layer.set_aside.positions, 0)
+            else:
+                layer.apply_z(weight)
             values[layer.name] = weight
         if method.keep_snapshots:
             values |= dict(model.named_buffers())

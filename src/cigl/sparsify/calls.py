@@ -57,18 +57,18 @@ def _count(places: dict[str, int], layer: Layer) -> Any:
 def _uses(module: nn.Module, layer: Layer, inputs: tuple[Any, ...], output: Any) -> int:
     """Of each weight, in one call; 0 where it is not known, or where nothing is multiplied (an embedding)."""
     if isinstance(module, nn.MultiheadAttention):
-        return int(output[0].numel()) // module.embed_dim
+        return int(output[0].numel() // module.embed_dim)
     if isinstance(module, nn.RNNBase):
         x = inputs[0].data if isinstance(inputs[0], PackedSequence) else inputs[0]
-        return int(x.numel()) // module.input_size
+        return int(x.numel() // module.input_size)
     if isinstance(module, _ConvTransposeNd):
-        return int(inputs[0].numel()) // module.in_channels
+        return int(inputs[0].numel() // module.in_channels)
     layout, shape = layer.selected.layout, layer.shape
     if layout.batched:  # experts: each token goes to a few of them, given by the second argument
         routed = inputs[1] if len(inputs) > 1 else None
-        return int(math.ceil(routed.numel() / shape[0])) if isinstance(routed, Tensor) else 0
+        return math.ceil(routed.numel() / shape[0]) if isinstance(routed, Tensor) else 0
     if isinstance(module, nn.RNNCellBase):
-        return int(inputs[0].numel()) // module.input_size
+        return int(inputs[0].numel() // module.input_size)
     if isinstance(module, (nn.Linear, _ConvNd, nn.Bilinear)) or layout.inputs_first:
-        return int(output.numel()) // shape[1 if layout.inputs_first else 0]
+        return int(output.numel() // shape[1 if layout.inputs_first else 0])
     return 0

@@ -29,8 +29,7 @@ def allocate(
 ) -> dict[str, int]:
     """The number of ones in each layer's mask; they sum to ``round((1 - sparsity) * n)`` exactly.
 
-    ``fixed`` gives densities that the user has set for single layers; the others share what is left. Where rounding
-    alone makes the two totals differ, layers with a density give way, each by less than one weight. ``sizes`` are the
+    ``fixed`` gives densities that the user has set for single layers; the others share what is left. ``sizes`` are the
     numbers of weights, where a parameter holds several matrices of that shape.
 
     >>> allocate({"a": (10, 10), "b": (40, 10)}, 0.8, "uniform")
@@ -44,9 +43,7 @@ def allocate(
     sizes = sizes or {name: math.prod(shape) for name, shape in shapes.items()}
     total = round((1 - sparsity) * sum(sizes.values()))
     free = {name: size for name, size in sizes.items() if name not in fixed}
-    counts = _keep_densities(
-        {name: density * sizes[name] for name, density in fixed.items()}, total, sum(free.values())
-    )
+    counts = _keep_densities(sizes, fixed, total)
     if counts is None:
         kept = sum(max(1, round(density * sizes[name])) for name, density in fixed.items())
         raise CiglError(
@@ -59,15 +56,22 @@ def allocate(
     return {name: counts[name] for name in shapes}
 
 
-def _keep_densities(ideal: Mapping[str, float], total: int, room: int) -> dict[str, int] | None:
-    """Whole numbers nearest to the ideal ones, none zero; up or down where that leaves 0 to ``room`` of the total."""
+def _keep_densities(sizes: Mapping[str, int], fixed: Mapping[str, float], total: int) -> dict[str, int] | None:
+    """The counts that the densities give, none zero; None if the other layers can't hold exactly what is left.
+
+    Rounding alone can make them too many or too few, by at most a weight for each density: then they give way, also
+    for the one weight that each other layer needs.
+    """
+    ideal = {name: density * sizes[name] for name, density in fixed.items()}
     counts = {name: max(1, round(value)) for name, value in ideal.items()}
-    low = {name: max(1, math.floor(value)) for name, value in ideal.items()}
-    high = {name: max(1, math.ceil(value)) for name, value in ideal.items()}
-    wanted = min(max(sum(counts.values()), total - room), total)
-    if not sum(low.values()) <= wanted <= sum(high.values()):
-        return None
-    return _settle(counts, ideal, low, high, wanted)
+    kept, others = sum(counts.values()), len(sizes) - len(fixed)
+    room = sum(sizes.values()) - sum(sizes[name] for name in fixed)
+    low = dict.fromkeys(fixed, 1 if total >= len(sizes) else 0)
+    for most in (total - others, total):
+        wanted = min(max(kept, total - room), most)
+        if abs(wanted - kept) <= len(fixed) and wanted >= sum(low.values()):
+            return _settle(counts, ideal, low, sizes, wanted)
+    return None
 
 
 def _share(sizes: Mapping[str, int], scores: Mapping[str, float], total: int) -> dict[str, int]:

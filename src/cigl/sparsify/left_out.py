@@ -24,6 +24,11 @@ _RECOMPUTED = {
 def refuse_recomputed(model: nn.Module) -> None:
     """Old-style hooks put a computed weight into the module, which torch can't copy: ``finalize`` would fail."""
     for path, module in model.named_modules():
+        if isinstance(module, nn.RNNBase) and is_parametrized(module):
+            raise CiglError(
+                f"{path or type(module).__name__} is a recurrent layer with a parametrization, and keeps a computed "
+                "weight that torch can't copy: remove the parametrization before attaching."
+            )
         for hook in module._forward_pre_hooks.values():
             for kind, (name, way_out) in _RECOMPUTED.items():
                 if isinstance(hook, kind):

@@ -11,7 +11,7 @@ from cigl.errors import CiglWarning
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.select import LayerChoice, usual_parameters
 
-_EVERY = 50  # steps: it walks through the whole model
+_EVERY = 10  # steps: it walks through the whole model
 
 
 class Watch:

@@ -1,0 +1,10 @@
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Case:
+    kind: str
+    name: str
+    outcome: Literal["works", "refused"]
+    how: str

@@ -66,6 +66,11 @@ class Logits(nn.Module):
         return logits if logits.dim() == 2 else logits[:, -1]
 
 
+def conv1d():
+    transformers = pytest.importorskip("transformers")
+    return Net(transformers.pytorch_utils.Conv1D(6, 8))
+
+
 def gpt2():
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(
@@ -155,6 +160,7 @@ EXAMPLES = {
         (lambda: Net(nn.Bilinear(3, 5, 6), lambda m, x: m(x[:, :3], x[:, 3:])), vectors, {}, WEIGHT),
     ],
     "Transformers' `Conv1D` (GPT-2)": [
+        (conv1d, vectors, {}, WEIGHT),
         (gpt2, tokens, {"model.transformer.wte": False, "model.transformer.wpe": False},
          [f"model.transformer.h.0.{part}.weight" for part in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")]
          + ["model.score.weight"]),
@@ -275,6 +281,36 @@ def test_it_trains_with_exact_zeros_and_runs(example, tmp_path):
     cigl.save(finished, tmp_path / "model.cigl")
     again = cigl.load(tmp_path / "model.cigl", into=copy.deepcopy(finished))
     torch.testing.assert_close(again(x), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::cigl.CiglWarning")
+@pytest.mark.parametrize("name", ["`nn.LSTM`, `nn.GRU`, `nn.RNN`", "`nn.Bilinear`", "Transformers' experts (Mixtral)"])
+def test_training_resumes_bit_for_bit(name):
+    make, data, layers, _ = EXAMPLES[name][0]
+    model, x = make(), data()
+    twin = copy.deepcopy(model)
+    optimizer, sparse = attached(model, layers, "auto")
+    seen = losses(model, optimizer, x)
+    for _ in range(7):
+        next(seen)
+    state = copy.deepcopy((model.state_dict(), optimizer.state_dict(), sparse.state_dict()))
+    expected = [next(seen) for _ in range(6)]
+    other, resumed = attached(twin, layers, "auto")
+    for part, saved in zip((twin, other, resumed), state, strict=True):
+        part.load_state_dict(saved)
+    again = losses(twin, other, x)
+    assert [next(again) for _ in range(6)] == expected
+
+
+@pytest.mark.filterwarnings("ignore::cigl.CiglWarning")
+def test_a_density_for_all_of_gpt2_is_not_refused_for_rounding():
+    model = gpt2()
+    sparse = cigl.attach(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), "static", sparsity=0.9, epochs=1, steps_per_epoch=2,
+        layers={"*.c_*": 0.1, "*.score": False},
+    )  # fmt: skip
+    size = sum(layer.size for layer in sparse.layers)
+    assert sum(int(layer.mask.sum()) for layer in sparse.layers) == round(0.1 * size)
 
 
 @pytest.mark.filterwarnings("ignore::cigl.CiglWarning", "ignore::FutureWarning")

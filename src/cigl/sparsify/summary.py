@@ -32,8 +32,8 @@ class Row:
     target: float
     density: float
     explored: float
-    dead_rows: int
-    dead_columns: int
+    dead_rows: int  # output units without a weight, whichever dimension of the weight they are
+    dead_columns: int  # input units
     inference_flops: float | None  # against dense
     training_flops: float | None
     kernels: str = "masked"  # what its training steps run on

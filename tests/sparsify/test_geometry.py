@@ -71,6 +71,7 @@ def test_fans_are_those_of_the_jacobian(name, seed):
     fan_in, fan_out = layout.fans(mask)
     uses = jacobian(name, mask.float())
     assert fan_in.tolist() == uses.sum(1).tolist()
+    assert {s.name: s for s in select(layer)}[attribute].units == len(fan_in)
     assert fan_out.tolist() == uses.sum(0).tolist()
     # With weights of +-1, the sum of squares into a unit is its fan-in: after scaling, the dense one.
     squares = jacobian(name, (mask * layout.scales(mask)).square()).sum(1)

@@ -11,7 +11,7 @@ from torch import nn
 
 import cigl
 from cigl import CiglError, CiglWarning
-from cigl.sparsify.select import select
+from cigl.sparsify.select import select, warn_of_dense_majority
 
 
 def said(function):
@@ -21,34 +21,46 @@ def said(function):
     return [str(warning.message) for warning in found if issubclass(warning.category, CiglWarning)]
 
 
+def choose(model, layers=None):
+    """As cigl.attach does."""
+    warn_of_dense_majority(model, select(model, layers), layers or {})
+
+
 def words(rows=100):
     return nn.ModuleDict({"words": nn.Embedding(rows, 8), "fc": nn.Linear(8, 8)})
 
 
 def test_less_than_half_names_the_largest_that_stays_dense():
-    (message,) = said(lambda: select(words()))
+    (message,) = said(lambda: choose(words()))
     assert message.startswith("only 7.4% of the model's matrix weights are made sparse")
     assert "words.weight (800 weights): make it sparse too with layers={'words.weight': True}" in message
-    assert said(lambda: select(words(8))) == []  # exactly half
-    assert said(lambda: select(words(), {"words": False})) == []  # meant to be dense
-    assert said(lambda: select(words(), {"words": True})) == []
+    assert said(lambda: choose(words(8))) == []  # exactly half
+    assert said(lambda: choose(words(), {"words": False})) == []  # meant to be dense
+    assert said(lambda: choose(words(), {"words": True})) == []
 
 
 def test_what_is_frozen_or_parametrized_is_told_how_to_become_sparse():
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
     model[0].weight.requires_grad_(False)
-    (message,) = said(lambda: select(model))
+    (message,) = said(lambda: choose(model))
     assert "0.weight (64 weights): unfreeze it before cigl.attach" in message
     model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)), nn.Linear(8, 2))
-    computed, message = said(lambda: select(model))
+    computed, message = said(lambda: choose(model))
     assert computed.startswith("the weight of 0 is computed from other parameters")
     assert "remove its parametrization" in message
 
 
 def test_biases_and_norms_of_several_dimensions_are_no_weights():
     model = nn.ModuleDict({"norm": nn.LayerNorm((40, 40)), "attention": nn.MultiheadAttention(4, 2, add_bias_kv=True)})
-    assert said(lambda: select(model)) == []
+    assert said(lambda: choose(model)) == []
     assert {s.name for s in select(model, {"*": True})} == {"attention.in_proj_weight", "attention.out_proj.weight"}
+
+
+def test_without_sparsity_nothing_is_missing():
+    model = words()
+    times = {"epochs": 1, "steps_per_epoch": 2}
+    assert said(lambda: cigl.attach(model, sgd(model), "dense", sparsity=0, **times)) == []
+    assert "only 7.4%" in said(lambda: cigl.attach(model := words(), sgd(model), "static", sparsity=0.5, **times))[0]
 
 
 def test_true_takes_part_in_the_distribution():

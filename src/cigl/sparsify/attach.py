@@ -21,7 +21,7 @@ from cigl.sparsify.methods import Method, changed
 from cigl.sparsify.methods import method as from_catalogue
 from cigl.sparsify.options import is_number, is_whole
 from cigl.sparsify.schedule import Decay, Timetable
-from cigl.sparsify.select import LayerChoice, select
+from cigl.sparsify.select import LayerChoice, select, warn_of_dense_majority
 from cigl.sparsify.sparsifier import Sparsifier
 
 
@@ -96,6 +96,8 @@ def attach(
     if is_attached(model):
         raise CiglError("this model is attached already: call detach() on its sparsifier first.")
     selected = select(model, layers)
+    if sparsity:
+        warn_of_dense_majority(model, selected, layers or {})
     _check_optimizer(optimizer, [(s.name, s.parameter) for s in selected])
     if initial == "random":
         _check_not_sparse([(s.name, s.parameter) for s in selected])
@@ -115,7 +117,7 @@ def attach(
         layer.memory = {name: torch.zeros_like(layer.weight, dtype=torch.float32) for name in chosen.memory}
         layer.clear_inactive(optimizer)
         if rescale:
-            layer.weight.mul_(layer.selected.layout.scales(layer.mask).to(layer.weight.dtype))
+            _rescale(layer)
     settings = {
         "sparsity": float(sparsity),
         "epochs": epochs,
@@ -204,6 +206,11 @@ def _initial_mask(layer: Layer, method: Method, initial: str) -> Tensor:
     score = layer.weight.abs() if initial == "magnitude" else layer.uniform("initial", 0)
     fill(mask, torch.from_numpy(topology.largest(as_scores(score), layer.target)), 1)
     return mask
+
+
+def _rescale(layer: Layer) -> None:
+    """Multiply the weights into each unit by sqrt(dense fan-in / sparse fan-in): their sum keeps its variance."""
+    layer.weight.mul_(layer.selected.layout.scales(layer.mask).to(layer.weight.dtype))
 
 
 make_callable(__name__)

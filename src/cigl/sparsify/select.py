@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from cigl.errors import CiglError
+from cigl.sparsify import left_out
 from cigl.sparsify.geometry import Layout, is_bias, layout_of, layout_on_request
-from cigl.sparsify.left_out import refuse_recomputed, warn_of_dense_majority, warn_of_parametrized
 from cigl.sparsify.random_numbers import LARGEST
 
 LayerChoice = Mapping[str, "bool | float"]
@@ -75,6 +75,16 @@ class Selected:
         known = (layout_of(owner.module, owner.attribute, dimensions) for owner in self.owners)
         return next((layout for layout in known if layout is not None), layout_on_request(dimensions))
 
+    @property
+    def units(self) -> int:
+        """How many output units there are."""
+        view = self.layout.view(torch.empty_like(self.parameter, device="meta"))
+        return view.shape[0] * view.shape[1]
+
+    def fans(self, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The active fan-in of each output unit and the active fan-out of each input unit."""
+        return self.layout.fans(mask)
+
     def call_sites(self, model: nn.Module) -> Iterator[nn.Module]:
         """The modules whose call uses this parameter (attention uses its ``out_proj`` without calling it)."""
         for owner in self.owners:
@@ -96,7 +106,7 @@ def select(model: nn.Module, layers: LayerChoice | None = None) -> list[Selected
         raise CiglError(
             f"layers is a {type(layers).__name__}: give a dictionary from glob to True, False or a density."
         )
-    refuse_recomputed(model)
+    left_out.refuse_recomputed(model)
     candidates = list(find_candidates(model))
     choices = _choices(candidates, layers or {})
     chosen = [c for c in candidates if choices.get(c.name, c.is_usual and c.parameter.requires_grad) is not False]
@@ -107,20 +117,29 @@ def select(model: nn.Module, layers: LayerChoice | None = None) -> list[Selected
             "there is nothing to make sparse: no trainable weight of a known layer (linear, convolution, attention, "
             f"recurrent) is left in {type(model).__name__}; name a parameter with layers={{name: True}}."
         )
-    warn_of_parametrized(model, stacklevel=3)
-    taken = {c.name: c.parameter.numel() for c in chosen}
-    dense = [c for c in candidates if c.is_matrix and c.name not in taken and choices.get(c.name) is not False]
-    warn_of_dense_majority(sum(taken.values()), {c.name: c.parameter for c in dense}, stacklevel=3)
+    left_out.warn_of_parametrized(model, stacklevel=3)
     densities = {name: choice for name, choice in choices.items() if not isinstance(choice, bool)}
     return [Selected(c.name, c.parameter, c.owners, densities.get(c.name)) for c in chosen]
 
 
+def warn_of_dense_majority(model: nn.Module, selected: Sequence[Selected], layers: LayerChoice) -> None:
+    """When less than half of the model's matrix weights are selected; those that are meant to be dense don't count."""
+    taken = {s.name: s.parameter.numel() for s in selected}
+    dense = {c.name: c.parameter for c in _open_to_choice(model, layers) if c.is_matrix and c.name not in taken}
+    left_out.warn_of_dense_majority(sum(taken.values()), dense, stacklevel=3)
+
+
 def usual_parameters(model: nn.Module, layers: LayerChoice) -> dict[str, nn.Parameter]:
     """Those that would be selected if the model were attached as it is now."""
-    candidates = list(find_candidates(model))
-    left_out = {c.name for glob, choice in layers.items() for c in candidates if choice is False and c.matches(glob)}
-    usual = (c for c in candidates if c.is_usual and c.name not in left_out and c.parameter.requires_grad)
+    usual = (c for c in _open_to_choice(model, layers) if c.is_usual and c.parameter.requires_grad)
     return {c.name: c.parameter for c in usual}
+
+
+def _open_to_choice(model: nn.Module, layers: LayerChoice) -> list[Candidate]:
+    """All but those that ``layers`` sets to False."""
+    candidates = list(find_candidates(model))
+    dense = {c.name for glob, choice in layers.items() for c in candidates if choice is False and c.matches(glob)}
+    return [c for c in candidates if c.name not in dense]
 
 
 def find_candidates(model: nn.Module) -> Iterator[Candidate]:

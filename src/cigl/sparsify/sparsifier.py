@@ -15,7 +15,6 @@ from cigl.errors import CiglError
 from cigl.sparsify import checkpoint, finish
 from cigl.sparsify.batch_norm import Forward, running_norms
 from cigl.sparsify.binding import Binding
-from cigl.sparsify.calls import CallCounter
 from cigl.sparsify.checks import Checks
 from cigl.sparsify.kernels import make
 from cigl.sparsify.layer import Layer
@@ -23,8 +22,8 @@ from cigl.sparsify.loop import Loop
 from cigl.sparsify.methods import Method
 from cigl.sparsify.random_mask import RandomMask
 from cigl.sparsify.schedule import CycleTimetable, Timetable
-from cigl.sparsify.summary import Summary, summarize
-from cigl.sparsify.watch import Watch
+from cigl.sparsify.summary import CallCounter, Summary, summarize
+from cigl.sparsify.unselected import Unselected
 
 
 class Sparsifier:
@@ -49,8 +48,8 @@ class Sparsifier:
         self.step = 0  # optimizer steps that were applied
         self.collection = method.collection()
         self._random_mask = RandomMask(layers, method.random_mask or 0.0, int(settings["seed"]))
-        self._watch = Watch(model, layers, self.settings["layers"])
-        self._checks = Checks(layers, optimizer, self._watch)
+        self._unselected = Unselected(model, layers, self.settings["layers"])
+        self._checks = Checks(layers, optimizer, self._unselected)
         self._calls = CallCounter(model, layers)
         self.kernels = kernels
         self._kernels = make(kernels, model, layers, self._needs_dense_step)
@@ -166,5 +165,5 @@ class Sparsifier:
     def _check(self) -> None:
         if self._binding.is_removed:
             raise CiglError("this sparsifier was detached: finalize before detach(), or attach anew.")
-        self._watch.check()
+        self._unselected.check()
         self._checks.run(self.step)

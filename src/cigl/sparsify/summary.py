@@ -7,17 +7,60 @@ is needed pays one dense pass more. Z shortens the training passes. Elementwise 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
+from cigl.sparsify.binding import Hook, OpaqueHook
 from cigl.sparsify.kernels import Kernels
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.methods import Method
 from cigl.sparsify.schedule import Timetable
+from cigl.sparsify.uses import uses
 
 if TYPE_CHECKING:
     from cigl.sparsify.sparsifier import Sparsifier
+
+
+class CallCounter:
+    """At how many places each layer's weights are used, from the first forward of the model."""
+
+    def __init__(self, model: nn.Module, layers: Sequence[Layer]):
+        self.places: dict[str, int] = {}
+        self._handles: list[Any] = []
+        for layer in layers:
+            for module in layer.selected.call_sites(model):
+                self._handles.append(module.register_forward_hook(Hook(_count(self.places, layer))))
+        self._handles.append(model.register_forward_hook(OpaqueHook(self._finish)))
+
+    @property
+    def is_counting(self) -> bool:
+        return bool(self._handles)
+
+    def _finish(self, *_: Any) -> None:
+        if self.places:  # a compiled forward shows nothing: wait for another one
+            self.remove()
+
+    def restore(self, places: dict[str, int]) -> None:
+        """What an earlier process has counted."""
+        if places:
+            self.places.update(places)
+            self.remove()
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+
+def _count(places: dict[str, int], layer: Layer) -> Any:
+    def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if number := uses(layer, module, inputs, output):
+            places[layer.name] = places.get(layer.name, 0) + number
+
+    return hook
 
 
 HEAD = ("layer", "shape", "target", "density", "explored", "dead rows", "cols", "FLOPs: infer", "train")
@@ -85,7 +128,7 @@ def summarize(sparse: Sparsifier, places: Mapping[str, int], kernels: Kernels | 
     for layer in sparse.layers:
         density = int(layer.mask.sum()) / layer.size
         training = training_flops(layer, sparse.method, sparse.table, parts)
-        fan_in, fan_out = layer.selected.layout.fans(layer.mask)
+        fan_in, fan_out = layer.selected.fans(layer.mask)
         row = Row(
             layer=layer.name,
             shape=tuple(layer.shape),

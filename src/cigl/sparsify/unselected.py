@@ -14,7 +14,7 @@ from cigl.sparsify.select import LayerChoice, usual_parameters
 _EVERY = 10  # steps: it walks through the whole model
 
 
-class Watch:
+class Unselected:
     """Looks now and then whether the model has weights that would be made sparse if it were attached now."""
 
     def __init__(self, model: nn.Module, layers: Sequence[Layer], choice: LayerChoice):

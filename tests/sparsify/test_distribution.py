@@ -110,11 +110,6 @@ def test_two_weights_of_rounding():
     assert allocate(shapes, 0.9, "erk", dict.fromkeys(shapes, 0.1)) == {"a": 1, "b": 15, "c": 2, "d": 15}
 
 
-def test_a_layer_beside_densities_keeps_a_weight():
-    # 0.1 of 105 is 10, all of which layer a would have
-    assert allocate({"a": (10, 10), "b": (1, 5)}, 0.9, "erk", {"a": 0.1}) == {"a": 9, "b": 1}
-
-
 def test_a_parameter_of_several_matrices_has_the_density_of_one():
     counts = allocate({"experts": (10, 10), "one": (10, 10)}, 0.8, "erk", sizes={"experts": 400, "one": 100})
     assert counts == {"experts": 80, "one": 20}

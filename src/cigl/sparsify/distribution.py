@@ -59,19 +59,15 @@ def allocate(
 def _keep_densities(sizes: Mapping[str, int], fixed: Mapping[str, float], total: int) -> dict[str, int] | None:
     """The counts that the densities give, none zero; None if the other layers can't hold exactly what is left.
 
-    Rounding alone can make them too many or too few, by at most a weight for each density: then they give way, also
-    for the one weight that each other layer needs.
+    Rounding alone can make them too many or too few, by at most a weight for each density: then they give way.
     """
     ideal = {name: density * sizes[name] for name, density in fixed.items()}
     counts = {name: max(1, round(value)) for name, value in ideal.items()}
-    kept, others = sum(counts.values()), len(sizes) - len(fixed)
+    kept = sum(counts.values())
     room = sum(sizes.values()) - sum(sizes[name] for name in fixed)
-    low = dict.fromkeys(fixed, 1 if total >= len(sizes) else 0)
-    for most in (total - others, total):
-        wanted = min(max(kept, total - room), most)
-        if abs(wanted - kept) <= len(fixed) and wanted >= sum(low.values()):
-            return _settle(counts, ideal, low, sizes, wanted)
-    return None
+    wanted = min(max(kept, total - room), total)
+    low = dict.fromkeys(fixed, 1 if wanted >= len(fixed) else 0)
+    return _settle(counts, ideal, low, sizes, wanted) if abs(wanted - kept) <= len(fixed) else None
 
 
 def _share(sizes: Mapping[str, int], scores: Mapping[str, float], total: int) -> dict[str, int]:

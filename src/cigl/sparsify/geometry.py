@@ -82,7 +82,7 @@ def layout_on_request(dimensions: int) -> Layout:
 
 def is_bias(attribute: str) -> bool:
     """Biases of experts and of attention have two and three dimensions."""
-    return "bias" in attribute
+    return "bias" in attribute.split("_")
 
 
 def of_transformers(module: nn.Module) -> set[str]:

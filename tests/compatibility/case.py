@@ -1,3 +1,5 @@
+"""One line of the compatibility table: what is combined with cigl, and what comes of it."""
+
 from dataclasses import dataclass
 from typing import Literal
 

@@ -7,11 +7,11 @@ _AS_WEIGHT_NORM = "as old-style `weight_norm`"
 
 
 def _works(name: str, how: str) -> Case:
-    return Case("layer", name, "works", how)
+    return Case("Layers and parameters", name, "works", how)
 
 
 def _refused(name: str, how: str) -> Case:
-    return Case("layer", name, "refused", how)
+    return Case("Layers and parameters", name, "refused", how)
 
 
 CASES = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from typing import Literal
 
@@ -22,7 +21,7 @@ from cigl.sparsify.methods import Method, changed
 from cigl.sparsify.methods import method as from_catalogue
 from cigl.sparsify.options import is_number, is_whole
 from cigl.sparsify.schedule import Decay, Timetable
-from cigl.sparsify.select import LayerChoice, select
+from cigl.sparsify.select import LayerChoice, select, warn_of_dense_majority
 from cigl.sparsify.sparsifier import Sparsifier
 
 
@@ -62,7 +61,8 @@ def attach(
         average_from: The share of training after which snapshots are averaged.
         initial: "random", or "magnitude" to start from the largest weights of a pretrained model.
         rescale: Scale initial weights to each unit's sparse fan-in; networks without normalisation need it.
-        layers: Globs over parameter or module names, to False (stays dense) or to a density of its own.
+        layers: Globs over parameter or module names, to False (stays dense), True (takes part in the distribution:
+            embeddings, frozen weights and parameters of unknown layers do only when asked for) or a density of its own.
         seed: Of all random choices; torch's global generator is neither used nor changed.
         kernels: "sparse" computes forward and backward over the active weights alone, on the CPU; "masked" on dense
             layers with zeros; "auto" sparse where a fixed rule of size and density says that it is faster.
@@ -96,13 +96,17 @@ def attach(
     if is_attached(model):
         raise CiglError("this model is attached already: call detach() on its sparsifier first.")
     selected = select(model, layers)
+    if sparsity:
+        warn_of_dense_majority(model, selected, layers or {})
     _check_optimizer(optimizer, [(s.name, s.parameter) for s in selected])
     if initial == "random":
         _check_not_sparse([(s.name, s.parameter) for s in selected])
     fixed = {s.name: s.density for s in selected if s.density is not None}
-    counts = allocate({s.name: s.parameter.shape for s in selected}, sparsity, distribution, fixed)
-    if not sum(counts.values()):
-        warnings.warn(f"sparsity {sparsity} leaves no weight at all in this model.", CiglWarning, stacklevel=2)
+    shapes = {s.name: s.layout.sides(tuple(s.parameter.shape)) for s in selected}
+    counts = allocate(shapes, sparsity, distribution, fixed, {s.name: s.parameter.numel() for s in selected})
+    if empty := [name for name, count in counts.items() if not count]:
+        what = f"in {empty[0]}" if any(counts.values()) else "at all in this model"
+        warnings.warn(f"sparsity {sparsity} leaves no weight {what}.", CiglWarning, stacklevel=2)
 
     check_possible(kernels, model, [s.parameter for s in selected])
 
@@ -206,13 +210,7 @@ def _initial_mask(layer: Layer, method: Method, initial: str) -> Tensor:
 
 def _rescale(layer: Layer) -> None:
     """Multiply the weights into each unit by sqrt(dense fan-in / sparse fan-in): their sum keeps its variance."""
-    fan_in, _ = layer.selected.fans(layer.mask)
-    grouped = layer.selected.grouped(layer.mask)
-    factor = (math.prod(grouped.shape[2:]) / fan_in.clamp_min(1)).sqrt().view(grouped.shape[0], -1, 1, 1)
-    full = factor.expand(grouped.shape)
-    if getattr(layer.selected.owners[0].module, "transposed", False):
-        full = full.transpose(1, 2)
-    layer.weight.mul_(full.reshape(layer.shape).to(layer.weight.dtype))
+    layer.weight.mul_(layer.selected.layout.scales(layer.mask).to(layer.weight.dtype))
 
 
 make_callable(__name__)

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from cigl.errors import CiglError, CiglWarning
 from cigl.sparsify.layer import Layer
+from cigl.sparsify.unselected import Unselected
 
 Fingerprints = Mapping[str, tuple[int, Mapping[str, int]]]  # of each layer's weights and optimizer state
 
@@ -24,8 +25,8 @@ Fingerprints = Mapping[str, tuple[int, Mapping[str, int]]]  # of each layer's we
 class Checks:
     """Knows what was loaded since the last check."""
 
-    def __init__(self, layers: Sequence[Layer], optimizer: Optimizer):
-        self._layers, self._optimizer = layers, optimizer
+    def __init__(self, layers: Sequence[Layer], optimizer: Optimizer, unselected: Unselected):
+        self._layers, self._optimizer, self._unselected = layers, optimizer, unselected
         self._loaded: Fingerprints | None = None  # empty: weights or optimizer state, but no sparsifier state
 
     def weights_were_loaded(self) -> None:
@@ -36,6 +37,7 @@ class Checks:
 
     def run(self, step: int) -> None:
         check_parameters(self._layers)
+        self._unselected.run(step)
         if self._loaded is None:
             return
         if self._loaded:

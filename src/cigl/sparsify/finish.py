@@ -144,6 +144,10 @@ def _plain_copy(sparse: Sparsifier, values: Mapping[str, Tensor]) -> nn.Module:
     remove_hooks(model)
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     for name, value in values.items():
+        if name not in tensors:
+            raise CiglError(
+                f"{name} was removed from the model after cigl.attach: detach, and attach to the new model."
+            )
         tensors[name].copy_(value)
     for parameter in model.parameters():
         parameter.grad = None

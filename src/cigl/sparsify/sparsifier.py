@@ -23,6 +23,7 @@ from cigl.sparsify.methods import Method
 from cigl.sparsify.random_mask import RandomMask
 from cigl.sparsify.schedule import CycleTimetable, Timetable
 from cigl.sparsify.summary import CallCounter, Summary, summarize
+from cigl.sparsify.unselected import Unselected
 
 
 class Sparsifier:
@@ -47,7 +48,8 @@ class Sparsifier:
         self.step = 0  # optimizer steps that were applied
         self.collection = method.collection()
         self._random_mask = RandomMask(layers, method.random_mask or 0.0, int(settings["seed"]))
-        self._checks = Checks(layers, optimizer)
+        self._unselected = Unselected(model, layers, self.settings["layers"])
+        self._checks = Checks(layers, optimizer, self._unselected)
         self._calls = CallCounter(model, layers)
         self.kernels = kernels
         self._kernels = make(kernels, model, layers, self._needs_dense_step, self._torch_reads)
@@ -166,4 +168,5 @@ class Sparsifier:
     def _check(self) -> None:
         if self._binding.is_removed:
             raise CiglError("this sparsifier was detached: finalize before detach(), or attach anew.")
+        self._unselected.check()
         self._checks.run(self.step)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from cigl.sparsify.binding import Hook, OpaqueHook
 from cigl.sparsify.kernels import Kernels
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.methods import Method
 from cigl.sparsify.schedule import Timetable
+from cigl.sparsify.uses import uses
 
 if TYPE_CHECKING:
     from cigl.sparsify.sparsifier import Sparsifier
@@ -57,15 +57,8 @@ class CallCounter:
 
 def _count(places: dict[str, int], layer: Layer) -> Any:
     def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        if isinstance(module, nn.MultiheadAttention):
-            tensor, channels = output[0], module.embed_dim
-        elif isinstance(module, _ConvTransposeNd):
-            tensor, channels = inputs[0], module.in_channels
-        elif isinstance(module, (nn.Linear, _ConvNd)):
-            tensor, channels = output, layer.shape[0]
-        else:  # an embedding does no multiplications, and of other modules we know nothing
-            return
-        places[layer.name] = places.get(layer.name, 0) + tensor.numel() // channels
+        if number := uses(layer, module, inputs, output):
+            places[layer.name] = places.get(layer.name, 0) + number
 
     return hook
 
@@ -82,8 +75,8 @@ class Row:
     target: float
     density: float
     explored: float
-    dead_rows: int
-    dead_columns: int
+    dead_rows: int  # output units without a weight, whichever dimension of the weight they are
+    dead_columns: int  # input units
     inference_flops: float | None  # against dense
     training_flops: float | None
     kernels: str = "masked"  # what its training steps run on

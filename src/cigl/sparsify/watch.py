@@ -55,7 +55,7 @@ class Watch:
 
     def updated(self) -> None:
         """After the optimizer's step, before M changes."""
-        if self._after is not None and not _same(self._sample(), self._after):
+        if self._after is not None and not (self._after.any() and _same(self._sample(), self._after)):
             self._stands_still = False
 
     def step_ended(self) -> None:
@@ -83,7 +83,7 @@ class Watch:
         elif self._steps == _FIRST and not missing and self._stands_still:
             self._say(
                 f"the weights of {self._watched().name} have not moved in {self._steps} optimizer steps: look at the "
-                "learning rate (too small for the weights' type?) and at what the optimizer's groups hold."
+                "learning rate and at what the optimizer's groups hold."
             )
         self._after = self._sample() if self._steps < _FIRST else None
 

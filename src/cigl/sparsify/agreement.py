@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import warnings
 import zlib
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from cigl.sparsify.sparsifier import Sparsifier
 
 _PATIENCE = 5  # steps in which the others' records are looked for
-_attached: Counter[int] = Counter()  # sparsifiers of this process, by what they are attached to
 
 Record = dict[str, Any]
 
@@ -39,8 +37,7 @@ class Agreement:
         self._sparse = sparse
         self._layers: list[Layer] = sparse.layers
         described = zlib.crc32(repr([(layer.name, tuple(layer.shape)) for layer in self._layers]).encode())
-        _attached[described] += 1
-        self._key = f"cigl/{described}/{_attached[described]}"
+        self._key = f"cigl/{described}"
         self._store: Any = None
         self._mine: Record | None = None
         self._missing: set[int] = set()
@@ -59,9 +56,9 @@ class Agreement:
             return
         self._tries += 1
         for rank, theirs in self._found(str(self._mine["step"])).items():
-            self._missing.discard(rank)
             if self._mine["gradient"] is None or theirs["gradient"] != self._mine["gradient"]:
-                continue
+                continue  # another training, or one that this process has had before: look again
+            self._missing.discard(rank)
             self._partners.add(rank)
             if name := self._different(theirs):
                 raise CiglError(
@@ -73,12 +70,13 @@ class Agreement:
 
     def compare_results(self) -> None:
         """Before a result: with the partners that have come to theirs already."""
-        if not _several() or not self._partners:
+        if not _several() or not self._partners or self._mine is None:
             return
+        name_of_training = f"result/{self._mine['gradient']}"  # which the partners have in common
         mine = {"step": self._sparse.step, "masks": self._masks()}
         self._missing = set(self._partners)
-        self._leave("result", mine)
-        for rank, theirs in self._found("result").items():
+        self._leave(name_of_training, mine)
+        for rank, theirs in self._found(name_of_training).items():
             name = self._different(theirs, mine)
             if name or theirs["step"] != mine["step"]:
                 what = f"different masks of {name}" if name else "the same masks"
@@ -111,7 +109,7 @@ class Agreement:
         try:
             self._store = distributed.distributed_c10d._get_default_store()
             self._store.set(f"{self._key}/{name}/{distributed.get_rank()}", json.dumps(record))
-        except RuntimeError:
+        except (RuntimeError, AttributeError):  # or MPI has none
             self._missing = set()
 
     def _found(self, name: str) -> dict[int, Record]:

@@ -62,8 +62,7 @@ def save(sparse: Sparsifier, places: Mapping[str, int], averages: Averages) -> d
         "collection": None if sparse.collection is None else sparse.collection.state_dict(),
         "places": dict(places),
         "kernels": sparse.kernels,  # for the record: a run may resume with others
-        "ema": averages.state(),
-    }
+    } | ({"ema": averages.state()} if averages else {})
 
 
 def _save_layer(layer: Layer, sparse: Sparsifier) -> dict[str, Any]:

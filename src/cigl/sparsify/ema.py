@@ -117,6 +117,9 @@ class Averages:
         self._sparse = sparse
         self._all: dict[float, Ema] = {}
 
+    def __len__(self) -> int:
+        return len(self._all)
+
     def get(self, decay: float, use_buffers: bool) -> Ema:
         """The one with this decay; started, if there is none yet."""
         decay, use_buffers = _checked(decay, use_buffers)

@@ -136,13 +136,13 @@ def _count(n: Any) -> int:
 
 
 def _progress(sparse: Sparsifier) -> str:
-    return sparse._loop.watch.length()
+    return f"{sparse.step} of the {sparse.table.steps} announced steps were seen"
 
 
 def _check_length(sparse: Sparsifier) -> None:
     if sparse._loop.watch.is_off():
         when = "early" if sparse.step < sparse.table.steps else "late"
-        warnings.warn(f"finalizing {when}: {_progress(sparse)}.", CiglWarning, stacklevel=4)
+        warnings.warn(f"finalizing {when}: {_progress(sparse)}{sparse._loop.watch.why()}.", CiglWarning, stacklevel=4)
 
 
 def _need_loader(sparse: Sparsifier, loader: Iterable[Any] | None, changed: bool) -> None:

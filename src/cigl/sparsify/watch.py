@@ -99,21 +99,17 @@ class Watch:
                 "were laid out for another training. epochs and steps_per_epoch count optimizer steps."
             )
 
-    def length(self) -> str:
-        """How far training is from its announced end, for messages."""
+    def why(self) -> str:
+        """What it means, in a message, that training is more than a tenth off its announced length."""
         step, announced = self._sparse.step, self._sparse.table.steps
-        progress = f"{step} of the {announced} announced steps were seen"
         if abs(step - announced) <= announced * _MARGIN:
-            return progress
+            return ""
         if step > announced:
-            return f"{progress}, so rounds and averaging were laid out for another training"
-        per_step = self._passes / max(1, self._steps)
-        if per_step >= 1.5:
-            return (
-                f"{progress}, with {per_step:.3g} backward passes in each: steps_per_epoch counts optimizer steps, "
-                "not batches"
-            )
-        return f"{progress}, so the schedule of rounds and averaging was not completed"
+            return ", so rounds and averaging were laid out for another training"
+        passes = self._passes / max(1, self._steps)
+        if passes >= 1.5:
+            return f", with {passes:.3g} backward passes in each: steps_per_epoch counts optimizer steps, not batches"
+        return ", so the schedule of rounds and averaging was not completed"
 
     def is_off(self) -> bool:
         """Whether training is short of its announced length, or more than a tenth past it."""

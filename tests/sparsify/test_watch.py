@@ -49,7 +49,7 @@ def test_another_optimizer_trains(method, kind):
 
     said = [messages(lambda number=number: one(number)) for number in range(1, 8)]
     assert sum(map(len, said)) == 1
-    assert "no step of the attached optimizer is seen" in said[2][0]  # in the third cycle
+    assert "no step of the attached optimizer is seen" in said[3][0]  # in the fourth pass
     assert sparse.step == 0
 
 

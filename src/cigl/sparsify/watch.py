@@ -29,7 +29,7 @@ class Watch:
         self._passes = 0  # backward passes, whose gradients arrived
         self._arrived = False  # gradients, since the last training forward
         self._moves = 0  # of the weights, between the passes of one step
-        self._before: Tensor | None = None  # a sample of the weights in the last forward of this step
+        self._before: Tensor | None = None  # a sample of the weights in the last forward, from a step's second one on
         self._after: Tensor | None = None  # ... and at the end of the last step
         self._stands_still = True
         self._reached: set[str] = set()
@@ -37,9 +37,10 @@ class Watch:
 
     def forward(self) -> None:
         """In a training forward, with Z in force."""
+        if not self._arrived:  # the first of a step, or one without a backward
+            return
         now = self._sample()
-        if self._arrived and self._before is not None and not _same(now, self._before):
-            self._moves += 1
+        self._moves += self._before is not None and not _same(now, self._before)
         if self._moves == 2:  # once may be a perturbation that is taken back (SAM)
             self._say(
                 "the weights move from one backward pass to the next, but no step of the attached optimizer is seen: "

@@ -1,8 +1,9 @@
 """Outside M every weight is zero, whoever writes to the weights between two steps.
 
 Looking at every weight in every step would cost too much. So a step looks at the layers that were written to since the
-last one (a tensor counts its writes) and, because writes through ``.data`` are not counted, at a few rows of one layer
-in turn; a step that ends with a topology round looks at everything, and so does every result.
+last one (a tensor counts its writes). Because writes through ``.data`` are not counted, each of the first steps, and
+later every eighth, also looks at a few rows of one layer in turn; a step that ends with a topology round looks at
+everything, and so does every result.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from cigl.errors import CiglWarning
 from cigl.sparsify.elements import keep_only
 from cigl.sparsify.layer import Layer
 
-_GLANCE = 4096  # weights that a step looks at in any case
+_GLANCE = 4096  # weights that are looked at in any case
+_FIRST, _EVERY = 16, 8  # in which steps
 _WRITERS = "Lookahead, noise, an EMA or SWA copied into the model, weights averaged over processes"
 
 
@@ -31,7 +33,7 @@ class Zeros:
     def __init__(self, layers: Sequence[Layer]):
         self._layers = layers
         self._versions: list[int] = []
-        self._turn = 0
+        self._step = self._turn = 0
         self._was_said = self._was_evaluated = False
         self.seal()
 
@@ -42,11 +44,11 @@ class Zeros:
 
     def restore(self, everywhere: bool) -> None:
         """Before a training step."""
-        self._turn += 1
-        suspects = list(self._layers) if everywhere else self._written()
-        if not everywhere and self._glance(self._layers[self._turn % len(self._layers)]):
-            suspects = list(self._layers)
-        found = self._count(suspects)
+        self._step += 1
+        if self._step <= _FIRST or self._step % _EVERY == 0:
+            self._turn += 1
+            everywhere = everywhere or self._glance(self._layers[self._turn % len(self._layers)])
+        found = self._count(self._layers if everywhere else self._written())
         for layer in found:
             keep_only(layer.weight, layer.bits)
         if found and not self._was_said:
@@ -87,7 +89,7 @@ class Zeros:
             return False
         rows = max(1, _GLANCE * layer.shape[0] // layer.size)
         parts = -(-layer.shape[0] // rows)
-        start = self._turn % parts * rows
+        start = self._turn // len(self._layers) % parts * rows
         return bool(count_outside(layer.weight[start : start + rows], layer.bits[start : start + rows]))
 
     def _count(self, layers: Sequence[Layer]) -> dict[Layer, int]:

@@ -96,6 +96,23 @@ def test_weights_written_after_a_step_keep_their_zeros(wrapper, method):
     assert density(final, sparse) == pytest.approx(sparse.density, abs=0.02)
 
 
+def test_once_it_was_said_every_forward_has_the_zeros():
+    """Noise that begins late and leaves no trace is found within eight steps, and then masked in each."""
+    model, optimizer, sparse = built("static")
+    dense = []
+    model.register_forward_pre_hook(
+        lambda *_: dense.append(any(each.weight[~each.mask].any() for each in sparse.layers))
+    )
+    run(model, optimizer, 20)
+    noisy = Noise(optimizer, visibly=False)
+    with pytest.warns(cigl.CiglWarning, match="outside the mask"):
+        run(model, noisy, 9, first=21)
+    dense.clear()
+    run(model, noisy, 11, first=30)
+    assert not any(dense)
+    assert len(dense) == 11
+
+
 def test_the_next_forward_has_the_zeros_again():
     model, optimizer, sparse = built("rigl")
     run(model, optimizer, 2)

@@ -44,6 +44,10 @@ class Zeros:
 
     def restore(self, everywhere: bool) -> None:
         """Before a training step."""
+        if self._was_said:  # somebody writes, perhaps unseen: from now on every step masks all weights
+            for layer in self._layers:
+                keep_only(layer.weight, layer.bits)
+            return
         self._step += 1
         if self._step <= _FIRST or self._step % _EVERY == 0:
             self._turn += 1
@@ -51,14 +55,12 @@ class Zeros:
         found = self._count(self._layers if everywhere else self._written())
         for layer in found:
             keep_only(layer.weight, layer.bits)
-        if found and not self._was_said:
-            self._was_said = True
-            _warn(
-                found,
-                "the weights have {}: something other than the optimizer's step writes to them "
-                f"({_WRITERS}). They were set to zero, and will be whenever it happens again; for an average that "
-                "follows the mask use sparse.ema(decay).",
-            )
+        self._was_said = bool(found)
+        _warn(
+            found,
+            f"the weights have {{}}: something other than the optimizer's step writes to them ({_WRITERS}). They were "
+            "set to zero, and will be before each step; for an average that follows the mask use sparse.ema(decay).",
+        )
 
     def notice(self) -> None:
         """Before the first eval forward after a step: other weights may have been put in for it, and stay."""

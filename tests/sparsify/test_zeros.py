@@ -100,9 +100,7 @@ def test_once_it_was_said_every_forward_has_the_zeros():
     """Noise that begins late and leaves no trace is found within eight steps, and then masked in each."""
     model, optimizer, sparse = built("static")
     dense = []
-    model.register_forward_pre_hook(
-        lambda *_: dense.append(any(each.weight[~each.mask].any() for each in sparse.layers))
-    )
+    model.register_forward_pre_hook(lambda *_: dense.append(density(model, sparse) > sparse.density))
     run(model, optimizer, 20)
     noisy = Noise(optimizer, visibly=False)
     with pytest.warns(cigl.CiglWarning, match="outside the mask"):

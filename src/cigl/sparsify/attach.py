@@ -125,8 +125,9 @@ def attach(
 
 def _make_sparse(sparse: Sparsifier, rescale: bool) -> None:
     """The first change of the model and the optimizer, when nothing but this can fail any more; all of it, or none."""
-    changed = [t for layer in sparse.layers for t in layer.masked_tensors(sparse.optimizer)]
-    before = [(tensor, tensor.clone()) for tensor in changed]
+    before = [
+        (tensor, tensor.clone()) for layer in sparse.layers for tensor in _masked_tensors(layer, sparse.optimizer)
+    ]
     try:
         for layer in sparse.layers:
             layer.clear_inactive(sparse.optimizer)
@@ -138,6 +139,12 @@ def _make_sparse(sparse: Sparsifier, rescale: bool) -> None:
             tensor.copy_(value)
         sparse.detach()
         raise
+
+
+def _masked_tensors(layer: Layer, optimizer: Optimizer) -> list[Tensor]:
+    """All that is zero outside M."""
+    gradient = [] if layer.parameter.grad is None else [layer.parameter.grad]
+    return [layer.weight, *gradient, *dict(layer.states(optimizer)).values()]
 
 
 def _check_numbers(method: Method, sparsity: float, initial: str, rescale: bool, **whole: int) -> None:

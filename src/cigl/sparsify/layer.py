@@ -226,13 +226,9 @@ class Layer:
 
     def clear_inactive(self, optimizer: Optimizer) -> None:
         """Zero weights, gradient and optimizer state outside M: at the start, and where an optimizer mixes."""
-        for tensor in self.masked_tensors(optimizer):
-            keep_only(tensor, self.bits)
-
-    def masked_tensors(self, optimizer: Optimizer) -> list[Tensor]:
-        """All that is zero outside M."""
         gradient = [] if self.parameter.grad is None else [self.parameter.grad]
-        return [self.weight, *gradient, *dict(self.states(optimizer)).values()]
+        for tensor in [self.weight, *gradient, *dict(self.states(optimizer)).values()]:
+            keep_only(tensor, self.bits)
 
     def writable(self, scores: Tensor) -> Tensor:
         """Scores that may be written to: a copy, if a method has returned something of the layer itself."""

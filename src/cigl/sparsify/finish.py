@@ -195,8 +195,11 @@ def _plain_copy(sparse: Sparsifier, values: Mapping[str, Tensor]) -> nn.Module:
     make_plain(model)
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     for name, value in values.items():
-        if name in tensors:  # else it is no longer in the model
-            tensors[name].copy_(value)
+        if name not in tensors:
+            raise CiglError(
+                f"{name} was removed from the model after cigl.attach: detach, and attach to the new model."
+            )
+        tensors[name].copy_(value)
     for parameter in model.parameters():
         parameter.grad = None
     return model

@@ -37,7 +37,7 @@ class Loop:
         self.step: Step | None = None
         self._sparse, self._random_mask, self._checks = sparse, random_mask, checks
         self._kernels, self._averages = kernels, averages
-        self._processes = Processes(sparse.layers, bool(random_mask.share or sparse.table.update_steps))
+        self._processes = Processes(sparse.layers, bool(sparse.method.random_mask or sparse.table.update_steps))
         self.zeros, self.watch, self.agreement = Zeros(sparse.layers), Watch(sparse), Agreement(sparse)
 
     @property
@@ -64,7 +64,7 @@ class Loop:
         if not self.has_begun:
             self.zeros.notice()
             is_part = module is not self._sparse.model
-            if is_part and self._random_mask.share and torch.is_grad_enabled():
+            if is_part and self._sparse.method.random_mask and torch.is_grad_enabled():
                 explain_backward(module, self._sparse.layers, self)
         if self.step is not None:
             self.step.evaluate()

@@ -110,14 +110,10 @@ def attach(
 
     check_possible(kernels, model, [s.parameter for s in selected])
 
-    # From here on the model changes.
     bound = [Layer(s, counts[s.name], seed) for s in selected]
     for layer in bound:
         layer.set_mask(_initial_mask(layer, chosen, initial))
         layer.memory = {name: torch.zeros_like(layer.weight, dtype=torch.float32) for name in chosen.memory}
-        layer.clear_inactive(optimizer)
-        if rescale:
-            _rescale(layer)
     settings = {
         "sparsity": float(sparsity),
         "epochs": epochs,
@@ -126,7 +122,33 @@ def attach(
         "layers": dict(layers or {}),
         "seed": seed,
     }
-    return Sparsifier(model, optimizer, chosen, table, bound, settings, kernels)
+    sparse = Sparsifier(model, optimizer, chosen, table, bound, settings, kernels)
+    _make_sparse(sparse, rescale)
+    return sparse
+
+
+def _make_sparse(sparse: Sparsifier, rescale: bool) -> None:
+    """The first change of the model and the optimizer, when nothing but this can fail any more; all of it, or none."""
+    before = [
+        (tensor, tensor.clone()) for layer in sparse.layers for tensor in _masked_tensors(layer, sparse.optimizer)
+    ]
+    try:
+        for layer in sparse.layers:
+            layer.clear_inactive(sparse.optimizer)
+            if rescale:
+                _rescale(layer)
+        sparse._loop.zeros.seal()
+    except BaseException:
+        for tensor, value in before:
+            tensor.copy_(value)
+        sparse.detach()
+        raise
+
+
+def _masked_tensors(layer: Layer, optimizer: Optimizer) -> list[Tensor]:
+    """All that is zero outside M."""
+    gradient = [] if layer.parameter.grad is None else [layer.parameter.grad]
+    return [layer.weight, *gradient, *dict(layer.states(optimizer)).values()]
 
 
 def _check_numbers(method: Method, sparsity: float, initial: str, rescale: bool, **whole: int) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from cigl.errors import CiglError
 from cigl.sparsify.averaging import Collection
 from cigl.sparsify.checks import Fingerprints, fingerprints
+from cigl.sparsify.ema import Averages, Ema
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.options import is_whole
 
@@ -44,13 +45,14 @@ class SavedState:
     layers: Mapping[str, SavedLayer]
     collection: Collection | None
     places: dict[str, int]
+    averages: Mapping[float, Ema]
 
     @property
     def fingerprints(self) -> Fingerprints:
         return {name: (layer.fingerprint, layer.optimizer) for name, layer in self.layers.items()}
 
 
-def save(sparse: Sparsifier, places: Mapping[str, int]) -> dict[str, Any]:
+def save(sparse: Sparsifier, places: Mapping[str, int], averages: Averages) -> dict[str, Any]:
     return {
         "version": VERSION,
         "step": sparse.step,
@@ -60,7 +62,7 @@ def save(sparse: Sparsifier, places: Mapping[str, int]) -> dict[str, Any]:
         "collection": None if sparse.collection is None else sparse.collection.state_dict(),
         "places": dict(places),
         "kernels": sparse.kernels,  # for the record: a run may resume with others
-    }
+    } | ({"ema": averages.state()} if averages else {})
 
 
 def _save_layer(layer: Layer, sparse: Sparsifier) -> dict[str, Any]:
@@ -74,14 +76,14 @@ def _save_layer(layer: Layer, sparse: Sparsifier) -> dict[str, Any]:
     }
 
 
-def read(sparse: Sparsifier, state: Mapping[str, Any]) -> SavedState:
+def read(sparse: Sparsifier, state: Mapping[str, Any], averages: Averages) -> SavedState:
     """Check everything, change nothing."""
     if not isinstance(state, Mapping) or not {"version", "layers"} <= state.keys():
         raise CiglError("this is not a state of a cigl sparsifier: save it with sparse.state_dict().")
     if state["version"] != VERSION:
         raise CiglError(f"this state has format version {state['version']}; this cigl reads {VERSION}.")
     try:
-        return _read(sparse, state)
+        return _read(sparse, state, averages)
     except CiglError:
         raise
     except Exception as error:  # a damaged file can hold anything
@@ -89,7 +91,7 @@ def read(sparse: Sparsifier, state: Mapping[str, Any]) -> SavedState:
         raise CiglError(f"this sparsifier state is damaged ({what}): take an earlier checkpoint.") from error
 
 
-def _read(sparse: Sparsifier, state: Mapping[str, Any]) -> SavedState:
+def _read(sparse: Sparsifier, state: Mapping[str, Any], averages: Averages) -> SavedState:
     for what, mine in (("method", sparse.method.describe()), ("settings", sparse.settings)):
         _check_same(f"{what} ", mine, state[what])
     layers = {name: SavedLayer(**part) for name, part in state["layers"].items()}
@@ -107,7 +109,8 @@ def _read(sparse: Sparsifier, state: Mapping[str, Any]) -> SavedState:
     places = dict(state["places"])
     if not set(places) <= set(layers) or not all(is_whole(count) and count >= 0 for count in places.values()):
         raise ValueError(f"places {places}")
-    return SavedState(int(state["step"]), layers, collection, places)
+    emas = averages.read(state.get("ema", ()))  # there was none in version 0.1.0
+    return SavedState(int(state["step"]), layers, collection, places, emas)
 
 
 def _check_layer(layer: Layer, saved: SavedLayer, may_be_denser: bool) -> None:

@@ -30,10 +30,14 @@ class CallCounter:
     def __init__(self, model: nn.Module, layers: Sequence[Layer]):
         self.places: dict[str, int] = {}
         self._handles: list[Any] = []
-        for layer in layers:
-            for module in layer.selected.call_sites(model):
-                self._handles.append(module.register_forward_hook(Hook(_count(self.places, layer))))
-        self._handles.append(model.register_forward_hook(OpaqueHook(self._finish)))
+        try:
+            for layer in layers:
+                for module in layer.selected.call_sites(model):
+                    self._handles.append(module.register_forward_hook(Hook(_count(self.places, layer))))
+            self._handles.append(model.register_forward_hook(OpaqueHook(self._finish)))
+        except BaseException:  # all hooks, or none
+            self.remove()
+            raise
 
     @property
     def is_counting(self) -> bool:

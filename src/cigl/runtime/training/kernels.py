@@ -61,21 +61,28 @@ class TrainingKernels:
         self._held: set[nn.Parameter] = set()  # whose Z is held here
         self.sparse: set[nn.Parameter] = set()  # that ran on sparse kernels so far
         self.reasons: dict[str, None] = {}  # why something ran masked
-        for module in model.modules():
+        try:
+            self._take_over_modules()
+        except BaseException:  # all of them, or none
+            self.remove()
+            raise
+
+    def _take_over_modules(self) -> None:
+        for module in self._model.modules():
             if module._compiled_call_impl is not None:  # torch.compile has it
                 continue
             if isinstance(module, (nn.Linear, nn.Conv2d)) and type(module) in (nn.Linear, nn.Conv2d):
                 self._take_over(module, self._single(module))
             elif type(module) is nn.MultiheadAttention:
                 self._take_over(module, self._attention(module))
-            elif module is model:
+            elif module is self._model:
                 self._take_over(module, self._whole)
 
     def remove(self) -> None:
         """Give every module its own call back."""
         for module in self._taken:
             if self._is_taken(module):
-                module._compiled_call_impl = None
+                vars(module).pop("_compiled_call_impl")
 
     def _is_taken(self, module: nn.Module) -> bool:
         """Whether its call is still ours: the user may have compiled it since."""

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-from torch.optim import Optimizer
 
 from cigl.errors import CiglError
 from cigl.sparsify.layer import Layer
+from cigl.sparsify.optimizers import Followed, load_hooks
 
 
 class Listener(Protocol):
@@ -103,7 +103,8 @@ def unwrap(model: nn.Module) -> nn.Module:
 class Binding:
     """All hooks of one sparsifier; ``remove`` takes them out again."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, layers: Iterable[Layer], listener: Listener):
+    def __init__(self, model: nn.Module, followed: Followed, layers: Iterable[Layer], listener: Listener):
+        optimizer = followed.stepping
         self._model, self._optimizer, self._listener = model, optimizer, listener
         self._inside = False  # a forward of the root is under way: it alone decides about Z
         self._handles: list[Any] = []
@@ -127,7 +128,7 @@ class Binding:
             self._add(module.register_load_state_dict_post_hook(Hook(lambda *_: listener.on_load_end())))
         self._add(optimizer.register_step_pre_hook(self._before_step))
         self._add(optimizer.register_step_post_hook(self._after_step))
-        self._add(optimizer.register_load_state_dict_post_hook(lambda _: listener.on_load_end()))
+        self._handles += load_hooks(followed, lambda _: listener.on_load_end())
         # Hooks that come after a compiled run of the model would be left out of it in silence.
         torch.compiler.reset()
 

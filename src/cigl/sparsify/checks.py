@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
 from cigl.errors import CiglError, CiglWarning
 from cigl.sparsify.layer import Layer
@@ -24,8 +23,8 @@ Fingerprints = Mapping[str, tuple[int, Mapping[str, int]]]  # of each layer's we
 class Checks:
     """Knows what was loaded since the last check."""
 
-    def __init__(self, layers: Sequence[Layer], optimizer: Optimizer):
-        self._layers, self._optimizer = layers, optimizer
+    def __init__(self, layers: Sequence[Layer]):
+        self._layers = layers
         self._loaded: Fingerprints | None = None  # empty: weights or optimizer state, but no sparsifier state
 
     def weights_were_loaded(self) -> None:
@@ -39,9 +38,9 @@ class Checks:
         if self._loaded is None:
             return
         if self._loaded:
-            check_fingerprints(self._layers, self._optimizer, self._loaded, step)
+            check_fingerprints(self._layers, self._loaded, step)
             self._loaded = {}
-        check_zeros(self._layers, self._optimizer)
+        check_zeros(self._layers)
         self._loaded = None
 
 
@@ -50,15 +49,15 @@ def fingerprint(tensor: Tensor) -> int:
     return zlib.crc32(tensor.contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
 
 
-def fingerprints(layer: Layer, optimizer: Optimizer) -> tuple[int, dict[str, int]]:
+def fingerprints(layer: Layer) -> tuple[int, dict[str, int]]:
     """Of a layer's weights and of its optimizer state."""
-    return fingerprint(layer.true_weight()), {name: fingerprint(state) for name, state in layer.states(optimizer)}
+    return fingerprint(layer.true_weight()), {s.name: fingerprint(s.tensor) for s in layer.states()}
 
 
-def check_fingerprints(layers: Sequence[Layer], optimizer: Optimizer, expected: Fingerprints, step: int) -> None:
+def check_fingerprints(layers: Sequence[Layer], expected: Fingerprints, step: int) -> None:
     for layer in layers:
         weights, states = expected[layer.name]
-        weights_now, states_now = fingerprints(layer, optimizer)
+        weights_now, states_now = fingerprints(layer)
         if weights_now != weights:
             raise CiglError(
                 f"the weights of {layer.name} are not those that belong to the loaded sparsifier state (step "
@@ -76,7 +75,7 @@ def check_fingerprints(layers: Sequence[Layer], optimizer: Optimizer, expected: 
             return
 
 
-def check_zeros(layers: Sequence[Layer], optimizer: Optimizer) -> None:
+def check_zeros(layers: Sequence[Layer]) -> None:
     """After the user has loaded something: nothing may lie outside M."""
     for layer in layers:
         outside = ~layer.mask
@@ -86,10 +85,10 @@ def check_zeros(layers: Sequence[Layer], optimizer: Optimizer) -> None:
                 "load the sparsifier's state of the same moment too (sparse.load_state_dict), or load the "
                 "weights first and then attach with initial='magnitude'."
             )
-        for name, state in layer.states(optimizer):
-            if stray := int(((state != 0) & outside).sum()):
+        for state in layer.states():
+            if stray := int(((state.tensor != 0) & (state.tensor != state.of_zero) & outside).sum()):
                 raise CiglError(
-                    f"the state loaded into the optimizer has {stray} non-zeros ({name}) outside the mask of "
+                    f"the state loaded into the optimizer has {stray} non-zeros ({state.name}) outside the mask of "
                     f"{layer.name}: load model, optimizer and sparsifier states that were saved at the same moment."
                 )
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from cigl.errors import CiglError
 from cigl.sparsify import checkpoint, finish
@@ -20,6 +19,7 @@ from cigl.sparsify.kernels import make
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.loop import Loop
 from cigl.sparsify.methods import Method
+from cigl.sparsify.optimizer_state import OptimizerState
 from cigl.sparsify.random_mask import RandomMask
 from cigl.sparsify.schedule import CycleTimetable, Timetable
 from cigl.sparsify.summary import CallCounter, Summary, summarize
@@ -31,7 +31,7 @@ class Sparsifier:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        states: OptimizerState,
         method: Method,
         table: Timetable,
         layers: list[Layer],
@@ -39,7 +39,8 @@ class Sparsifier:
         kernels: str = "masked",
     ):
         self.model = model
-        self.optimizer = optimizer
+        self.states = states
+        self.optimizer = states.optimizer  # the one that steps, inside whatever wrappers
         self.method = method
         self.table = table
         self.layers = layers
@@ -47,12 +48,12 @@ class Sparsifier:
         self.step = 0  # optimizer steps that were applied
         self.collection = method.collection()
         self._random_mask = RandomMask(layers, method.random_mask or 0.0, int(settings["seed"]))
-        self._checks = Checks(layers, optimizer)
+        self._checks = Checks(layers)
         self._calls = CallCounter(model, layers)
         self.kernels = kernels
         self._kernels = make(kernels, model, layers, self._needs_dense_step)
         self._loop = Loop(self, self._random_mask, self._checks, self._kernels)
-        self._binding = Binding(model, optimizer, layers, self._loop)
+        self._binding = Binding(model, states.followed, layers, self._loop)
 
     # Looking
 

@@ -157,14 +157,16 @@ class OptimizerState:
                 self._observations.append(Observation.of(layer, candidates))
 
     def decide(self) -> None:
-        """After the step, while Z is in force. One layer that speaks against a state is enough."""
+        """After the step, while Z is in force. One layer against a state is enough; dense ones come last."""
         observations, self._observations = self._observations, []
-        decided: dict[str, Verdict] = {}
-        for observation in observations:
-            for name, verdict in observation.verdicts(self.open(observation.layer.parameter)).items():
-                if name not in decided or not verdict.per_weight:
-                    decided[name] = verdict
-        self.verdicts |= decided
+        for needs_z in (False, True):
+            decided: dict[str, Verdict] = {}
+            for observation in observations:
+                if observation.needs_z is needs_z:
+                    for name, verdict in observation.verdicts(self.open(observation.layer.parameter)).items():
+                        if name not in decided or not verdict.per_weight:
+                            decided[name] = verdict
+            self.verdicts |= decided
 
     # Looking and resuming
 

@@ -1,9 +1,10 @@
 """Which state of an unknown optimizer is one number per weight: what its steps show.
 
 A state tensor is *per weight* if its entry for a weight depends on that weight, its gradient and the entry alone. In a
-step, the weights outside M*Z have value 0 and gradient 0. So a state that is per weight does the same to all their
-entries: new = f(old), and f is affine in every common rule (momentum and second moments decay, sums and copies stay).
-Preconditioners (Shampoo) and moments in an eigenbasis (SOAP) have entries there that depend on other weights.
+step, the weights outside M (and outside Z, in a dense layer) have value 0 and gradient 0. So a state that is per weight
+does the same to all their entries: new = f(old), and f is affine in every common rule (momentum and second moments
+decay, sums and copies stay). Preconditioners (Shampoo) and moments in an eigenbasis (SOAP) have entries there that
+depend on other weights.
 
 A step is evidence only if the entries of active weights did change in different ways; SOAP's first step, for example,
 leaves all its second moments at 0.
@@ -44,19 +45,26 @@ class Observation:
     positions: Tensor
     weights: Tensor
     states: dict[str, Tensor]
+    active: Tensor  # bool
 
     @classmethod
     def of(cls, layer: Layer, states: dict[str, Tensor]) -> Observation:
         stride = layer.size // _SAMPLE | 1  # odd, so that it doesn't run along a column
         positions = torch.arange(0, layer.size, stride, device=layer.bits.device)
         before = {name: read(state, positions) for name, state in states.items()}
-        return cls(layer, positions, read(layer.weight, positions), before)
+        active = read(layer.bits, positions) != 0
+        return cls(layer, positions, read(layer.weight, positions), before, active)
+
+    @property
+    def needs_z(self) -> bool:
+        """In a dense layer, only weights that Z has switched off are zero, whose other states may not be."""
+        return int((~self.active).sum()) < _ENOUGH
 
     def verdicts(self, states: dict[str, Tensor]) -> dict[str, Verdict]:
         """After the step, while Z is still in force: of the states that it shows something about."""
-        exists = read(self.layer.bits, self.positions) != 0
-        if self.layer.set_aside is not None:
-            exists &= ~torch.isin(self.positions, self.layer.set_aside.positions)
+        exists = self.active
+        if self.layer.set_aside is not None and self.needs_z:
+            exists = exists & ~torch.isin(self.positions, self.layer.set_aside.positions)
         moved = read(self.layer.weight, self.positions)
         found = {}
         for name, state in states.items():
@@ -70,7 +78,7 @@ class Observation:
 def judge(before: Tensor | None, after: Tensor, exists: Tensor, weights: tuple[Tensor, Tensor]) -> Verdict | None:
     """What a state's entries before (None: there were none) and after a step show; None: nothing.
 
-    ``exists`` says which of the weights took part in the step, ``weights`` are their values before and after.
+    ``exists`` is False for weights whose value and gradient were 0; ``weights`` are the values before and after.
     """
     old = torch.zeros_like(after) if before is None else before
     outside = ~exists

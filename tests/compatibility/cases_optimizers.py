@@ -5,6 +5,7 @@ from case import Case
 KNOWN = "state per weight is known"
 FOUND = "state per weight is found out in the first steps"
 ALONE = "; the rest is left alone"
+QUANTIZED = "quantized state is left alone: to it, a weight that Z switches off has a zero gradient"
 
 
 def _works(name: str, how: str) -> Case:
@@ -31,7 +32,7 @@ CASES: list[Case] = [
     _works("LAMB", FOUND),
     _works("AdaBelief", FOUND),
     _works("Adan", FOUND),
-    _works("D-Adaptation", FOUND),
+    _works("D-Adaptation (DAdaptAdam)", FOUND),
     _works("Prodigy (prodigyopt)", f"{FOUND}; its copy of the first weights is of M*W"),
     _works("Prodigy (pytorch-optimizer)", f"{FOUND}; its copy of the first weights is of M*W"),
     _refused("Prodigy with slice_p above 1", "under a random mask: its copy of some first weights can't be corrected"),
@@ -40,18 +41,12 @@ CASES: list[Case] = [
     _works("SOAP", f"{FOUND}; moments in the eigenbasis are left alone"),
     _works("Shampoo", "preconditioners are left alone"),
     _works("Adafactor (Transformers)", FOUND + ALONE),
-    _works(
-        "8-bit Adam (torchao)", "quantized state is left alone: it sees a zero gradient of weights that Z switches off"
-    ),
-    _works(
-        "4-bit Adam (torchao)", "quantized state is left alone: it sees a zero gradient of weights that Z switches off"
-    ),
-    _works("8-bit Adam, as in bitsandbytes", "quantized state is left alone, as with torchao"),
+    _works("8-bit Adam (torchao)", QUANTIZED),
+    _works("4-bit Adam (torchao)", QUANTIZED),
+    _works("8-bit Adam, as in bitsandbytes", QUANTIZED),
     _works("Lookahead", "its slow weights follow M"),
     _works("ScheduleFreeWrapper (pytorch-optimizer)", "call optimizer.eval() before finalize"),
-    _refused(
-        "ScheduleFreeWrapper (schedulefree)", "is no torch.optim.Optimizer: use AdamWScheduleFree or SGDScheduleFree"
-    ),
+    _refused("ScheduleFreeWrapper (schedulefree)", "is no torch.optim.Optimizer: use AdamWScheduleFree"),
     _works("SAM, first_step and second_step", "a pair is one step with one Z"),
     _works("SAM, step(closure)", "a pair is one step with one Z"),
     _works("accelerate.prepare before attach", "the optimizer inside is followed; accumulated batches are one step"),

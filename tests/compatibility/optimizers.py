@@ -101,7 +101,7 @@ MAKE = {
     "LAMB": (lambda p: library.Lamb(p, lr=0.02), ADAM),
     "AdaBelief": (lambda p: library.AdaBelief(p, lr=0.01), {"exp_avg", "exp_avg_var"}),
     "Adan": (lambda p: library.Adan(p, lr=0.02), ADAM | {"exp_avg_diff", "previous_grad"}),
-    "D-Adaptation": (lambda p: library.DAdaptAdam(p, lr=1.0, d0=1e-3, growth_rate=2.0), ADAM | {"s"}),
+    "D-Adaptation (DAdaptAdam)": (lambda p: library.DAdaptAdam(p, lr=1.0, d0=1e-3, growth_rate=2.0), ADAM | {"s"}),
     "Prodigy (prodigyopt)": (lambda p: prodigyopt.Prodigy(p, d0=1e-4), ADAM | {"s", "p0"}),
     "Prodigy (pytorch-optimizer)": (lambda p: library.Prodigy(p, d0=1e-4), ADAM | {"s", "p0"}),
     "AdamWScheduleFree": (lambda p: schedulefree.AdamWScheduleFree(p, lr=0.02), {"z", "exp_avg_sq"}),

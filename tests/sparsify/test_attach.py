@@ -201,7 +201,7 @@ def test_state_of_a_used_optimizer_is_masked_at_the_start():
     run(model, optimizer, 3)
     sparse = attach(model, optimizer, "cigl")
     for layer in sparse.layers:
-        for _, state in layer.states(optimizer):
+        for _, state, _ in layer.states():
             assert state[~layer.mask].eq(0).all()
             assert state[layer.mask].ne(0).any()
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.optim import LBFGS, Optimizer
+from torch.optim import Optimizer
 
 from cigl.callable_module import make_callable
 from cigl.errors import CiglError, CiglWarning, unknown
@@ -19,6 +20,8 @@ from cigl.sparsify.kernels import check_kind, check_possible
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.methods import Method, changed
 from cigl.sparsify.methods import method as from_catalogue
+from cigl.sparsify.optimizer_state import OptimizerState
+from cigl.sparsify.optimizers import check_held, check_under_random_mask, follow
 from cigl.sparsify.options import is_number, is_whole
 from cigl.sparsify.schedule import Decay, Timetable
 from cigl.sparsify.select import LayerChoice, select, warn_of_dense_majority
@@ -42,6 +45,7 @@ def attach(
     initial: Literal["random", "magnitude"] = "random",
     rescale: bool = False,
     layers: LayerChoice | None = None,
+    state: Iterable[str] | Mapping[str, float | Literal["weight"]] | None = None,
     seed: int = 0,
     kernels: Literal["auto", "sparse", "masked"] = "auto",
 ) -> Sparsifier:
@@ -49,7 +53,7 @@ def attach(
 
     Args:
         model: Any module; its parameter names and ``state_dict`` keys stay as they are.
-        optimizer: The optimizer that holds the model's parameters.
+        optimizer: The optimizer that holds the model's parameters, or a wrapper around it.
         method: A name from ``cigl.methods()``, or one's own: an object, or ``"package.module:name"``.
         sparsity: The share of zeros among the selected weights, from 0 to below 1.
         epochs, steps_per_epoch: The length of training, in optimizer steps (not batches).
@@ -63,6 +67,9 @@ def attach(
         rescale: Scale initial weights to each unit's sparse fan-in; networks without normalisation need it.
         layers: Globs over parameter or module names, to False (stays dense), True (takes part in the distribution:
             embeddings, frozen weights and parameters of unknown layers do only when asked for) or a density of its own.
+        state: Which of the optimizer's states have one number per weight; None: known of torch's optimizers, and found
+            out in the first steps of others (``summary()`` says what). Names, or names with the value of a new
+            weight's state: a number, or "weight" for a copy of the weight.
         seed: Of all random choices; torch's global generator is neither used nor changed.
         kernels: "sparse" computes forward and backward over the active weights alone, on the CPU; "masked" on dense
             layers with zeros; "auto" sparse where a fixed rule of size and density says that it is faster.
@@ -74,8 +81,9 @@ def attach(
     >>> sparse.density
     0.1
     """
-    if not isinstance(model, nn.Module) or not isinstance(optimizer, Optimizer):
+    if not isinstance(model, nn.Module):
         raise CiglError("attach takes a torch.nn.Module and a torch.optim.Optimizer, in this order.")
+    followed = follow(optimizer)
     model = unwrap(model)
     options = {
         "update_every": update_every,
@@ -98,7 +106,10 @@ def attach(
     selected = select(model, layers)
     if sparsity:
         warn_of_dense_majority(model, selected, layers or {})
-    _check_optimizer(optimizer, [(s.name, s.parameter) for s in selected])
+    check_held(followed, [(s.name, s.parameter) for s in selected])
+    if chosen.random_mask:
+        check_under_random_mask(followed)
+    states = OptimizerState(followed, state)
     if initial == "random":
         _check_not_sparse([(s.name, s.parameter) for s in selected])
     fixed = {s.name: s.density for s in selected if s.density is not None}
@@ -110,7 +121,7 @@ def attach(
 
     check_possible(kernels, model, [s.parameter for s in selected])
 
-    bound = [Layer(s, counts[s.name], seed) for s in selected]
+    bound = [Layer(s, counts[s.name], seed, states) for s in selected]
     for layer in bound:
         layer.set_mask(_initial_mask(layer, chosen, initial))
         layer.memory = {name: torch.zeros_like(layer.weight, dtype=torch.float32) for name in chosen.memory}
@@ -122,19 +133,17 @@ def attach(
         "layers": dict(layers or {}),
         "seed": seed,
     }
-    sparse = Sparsifier(model, optimizer, chosen, table, bound, settings, kernels)
+    sparse = Sparsifier(model, states, chosen, table, bound, settings, kernels)
     _make_sparse(sparse, rescale)
     return sparse
 
 
 def _make_sparse(sparse: Sparsifier, rescale: bool) -> None:
     """The first change of the model and the optimizer, when nothing but this can fail any more; all of it, or none."""
-    before = [
-        (tensor, tensor.clone()) for layer in sparse.layers for tensor in _masked_tensors(layer, sparse.optimizer)
-    ]
+    before = [(tensor, tensor.clone()) for layer in sparse.layers for tensor in _masked_tensors(layer)]
     try:
         for layer in sparse.layers:
-            layer.clear_inactive(sparse.optimizer)
+            layer.clear_inactive()
             if rescale:
                 _rescale(layer)
         sparse._loop.zeros.seal()
@@ -145,10 +154,10 @@ def _make_sparse(sparse: Sparsifier, rescale: bool) -> None:
         raise
 
 
-def _masked_tensors(layer: Layer, optimizer: Optimizer) -> list[Tensor]:
-    """All that is zero outside M."""
+def _masked_tensors(layer: Layer) -> list[Tensor]:
+    """All that attaching changes."""
     gradient = [] if layer.parameter.grad is None else [layer.parameter.grad]
-    return [layer.weight, *gradient, *dict(layer.states(optimizer)).values()]
+    return [layer.weight, *gradient, *(state.tensor for state in layer.states())]
 
 
 def _check_numbers(method: Method, sparsity: float, initial: str, rescale: bool, **whole: int) -> None:
@@ -190,23 +199,6 @@ def _check_times(method: Method, table: Timetable) -> None:
             "cigl.method('cigl', average_of='p*W') averages its expectation instead."
         )
         warnings.warn(message, CiglWarning, stacklevel=3)
-
-
-def _check_optimizer(optimizer: Optimizer, parameters: list[tuple[str, Tensor]]) -> None:
-    if isinstance(optimizer, LBFGS):
-        raise CiglError("LBFGS moves inactive weights within a step: choose another optimizer.")
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    missing = [name for name, p in parameters if p.requires_grad and id(p) not in held]
-    if len(missing) == len(parameters):
-        raise CiglError(
-            "the optimizer holds none of the model's weights: build it from this model's parameters (after "
-            "any copying or moving of the model)."
-        )
-    if missing:
-        raise CiglError(
-            f"the optimizer does not hold {missing[0]} ({len(missing)} such weights): add it to the optimizer, "
-            f"freeze it, or leave it dense with layers={{{missing[0]!r}: False}}."
-        )
 
 
 def _check_not_sparse(parameters: list[tuple[str, Tensor]]) -> None:

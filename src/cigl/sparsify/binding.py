@@ -18,10 +18,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-from torch.optim import Optimizer
 
 from cigl.errors import CiglError
 from cigl.sparsify.layer import Layer
+from cigl.sparsify.optimizers import Followed, load_hooks
 
 
 class Listener(Protocol):
@@ -103,19 +103,19 @@ def unwrap(model: nn.Module) -> nn.Module:
 class Binding:
     """All hooks of one sparsifier; ``remove`` takes them out again."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, layers: Iterable[Layer], listener: Listener):
-        self._model, self._optimizer, self._listener = model, optimizer, listener
+    def __init__(self, model: nn.Module, followed: Followed, layers: Iterable[Layer], listener: Listener):
+        self._model, self._optimizer, self._listener = model, followed.stepping, listener
         self._inside = False  # a forward of the root is under way: it alone decides about Z
         self._handles: list[Any] = []
         try:
-            self._register(layers)
+            self._register(layers, followed)
         except BaseException:  # all hooks, or none
             self.remove()
             raise
         # Hooks that come after a compiled run of the model would be left out of it in silence.
         torch.compiler.reset()
 
-    def _register(self, layers: Iterable[Layer]) -> None:
+    def _register(self, layers: Iterable[Layer], followed: Followed) -> None:
         model, optimizer, listener = self._model, self._optimizer, self._listener
         # Prepended, so that no hook of the user's sees the weights before Z acts on them.
         self._add(model.register_forward_pre_hook(OpaqueHook(self._enter_root), prepend=True))
@@ -140,7 +140,7 @@ class Binding:
         self._add(after)
         # Prepended, so that hooks of the user's see M*W.
         optimizer._optimizer_step_post_hooks.move_to_end(after.id, last=False)  # type: ignore[attr-defined]
-        self._add(optimizer.register_load_state_dict_post_hook(lambda _: listener.on_load_end()))
+        self._handles += load_hooks(followed, lambda _: listener.on_load_end())
 
     def _add(self, handle: Any) -> None:
         self._handles.append(handle)

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
 from cigl.errors import CiglError, CiglWarning
 from cigl.sparsify.layer import Layer
@@ -25,8 +24,8 @@ Fingerprints = Mapping[str, tuple[int, Mapping[str, int]]]  # of each layer's we
 class Checks:
     """Knows what was loaded since the last check."""
 
-    def __init__(self, layers: Sequence[Layer], optimizer: Optimizer, unselected: Unselected):
-        self._layers, self._optimizer, self._unselected = layers, optimizer, unselected
+    def __init__(self, layers: Sequence[Layer], unselected: Unselected):
+        self._layers, self._unselected = layers, unselected
         self._loaded: Fingerprints | None = None  # empty: weights or optimizer state, but no sparsifier state
 
     def weights_were_loaded(self) -> None:
@@ -42,10 +41,10 @@ class Checks:
             return
         belong_together = bool(self._loaded)
         if belong_together:
-            check_fingerprints(self._layers, self._optimizer, self._loaded, step)
+            check_fingerprints(self._layers, self._loaded, step)
             self._loaded = {}
         # Weights that were saved with this M may have been written to before: zeros.py sets that right.
-        check_zeros(self._layers, self._optimizer, weights=not belong_together)
+        check_zeros(self._layers, weights=not belong_together)
         self._loaded = None
 
 
@@ -54,15 +53,15 @@ def fingerprint(tensor: Tensor) -> int:
     return zlib.crc32(tensor.contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
 
 
-def fingerprints(layer: Layer, optimizer: Optimizer) -> tuple[int, dict[str, int]]:
+def fingerprints(layer: Layer) -> tuple[int, dict[str, int]]:
     """Of a layer's weights and of its optimizer state."""
-    return fingerprint(layer.true_weight()), {name: fingerprint(state) for name, state in layer.states(optimizer)}
+    return fingerprint(layer.true_weight()), {s.name: fingerprint(s.tensor) for s in layer.states()}
 
 
-def check_fingerprints(layers: Sequence[Layer], optimizer: Optimizer, expected: Fingerprints, step: int) -> None:
+def check_fingerprints(layers: Sequence[Layer], expected: Fingerprints, step: int) -> None:
     for layer in layers:
         weights, states = expected[layer.name]
-        weights_now, states_now = fingerprints(layer, optimizer)
+        weights_now, states_now = fingerprints(layer)
         if weights_now != weights:
             raise CiglError(
                 f"the weights of {layer.name} are not those that belong to the loaded sparsifier state (step "
@@ -80,7 +79,7 @@ def check_fingerprints(layers: Sequence[Layer], optimizer: Optimizer, expected: 
             return
 
 
-def check_zeros(layers: Sequence[Layer], optimizer: Optimizer, weights: bool = True) -> None:
+def check_zeros(layers: Sequence[Layer], weights: bool = True) -> None:
     """After the user has loaded something: nothing may lie outside M."""
     for layer in layers:
         outside = ~layer.mask
@@ -90,10 +89,10 @@ def check_zeros(layers: Sequence[Layer], optimizer: Optimizer, weights: bool = T
                 "load the sparsifier's state of the same moment too (sparse.load_state_dict), or load the "
                 "weights first and then attach with initial='magnitude'."
             )
-        for name, state in layer.states(optimizer):
-            if stray := int(((state != 0) & outside).sum()):
+        for state in layer.states():
+            if stray := int(((state.tensor != 0) & (state.tensor != state.of_zero) & outside).sum()):
                 raise CiglError(
-                    f"the state loaded into the optimizer has {stray} non-zeros ({name}) outside the mask of "
+                    f"the state loaded into the optimizer has {stray} non-zeros ({state.name}) outside the mask of "
                     f"{layer.name}: load model, optimizer and sparsifier states that were saved at the same moment."
                 )
 

@@ -87,11 +87,11 @@ class Loop:
         self._current().begin_update()
 
     def on_step_end(self) -> None:
-        step, optimizer = self._current(), self._sparse.optimizer
+        step = self._current()
         step.end_update()
         for layer in self._sparse.layers:
             if layer.gradient_was_changed():  # by a hook that came after ours, so the optimizer saw no masked one
-                layer.clear_inactive(optimizer)
+                layer.clear_inactive()
         self.watch.updated()
         self._averages.update()
         try:

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from typing import Any
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from cigl.errors import CiglError, CiglWarning
 from cigl.sparsify import checkpoint, finish
@@ -24,6 +23,7 @@ from cigl.sparsify.kernels import make
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.loop import Loop
 from cigl.sparsify.methods import Method
+from cigl.sparsify.optimizer_state import OptimizerState
 from cigl.sparsify.random_mask import RandomMask
 from cigl.sparsify.schedule import CycleTimetable, Timetable
 from cigl.sparsify.summary import CallCounter, Summary, summarize
@@ -36,7 +36,7 @@ class Sparsifier:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        states: OptimizerState,
         method: Method,
         table: Timetable,
         layers: list[Layer],
@@ -44,7 +44,8 @@ class Sparsifier:
         kernels: str = "masked",
     ):
         self.model = model
-        self.optimizer = optimizer
+        self.states = states
+        self.optimizer = states.optimizer  # the one that steps, inside whatever wrappers
         self.method = method
         self.table = table
         self.layers = layers
@@ -53,7 +54,7 @@ class Sparsifier:
         self.collection = method.collection()
         self._random_mask = RandomMask(layers, method.random_mask or 0.0, int(settings["seed"]))
         self._unselected = Unselected(model, layers, self.settings["layers"])
-        self._checks = Checks(layers, optimizer, self._unselected)
+        self._checks = Checks(layers, self._unselected)
         self._averages = Averages(self)
         self.kernels = kernels
         with ExitStack() as undo:  # all hooks, or none
@@ -63,7 +64,7 @@ class Sparsifier:
             if self._kernels is not None:
                 undo.callback(self._kernels.remove)
             self._loop = Loop(self, self._random_mask, self._checks, self._kernels, self._averages)
-            self._binding = Binding(model, optimizer, layers, self._loop)
+            self._binding = Binding(model, states.followed, layers, self._loop)
             undo.pop_all()
 
     # Looking

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.optim import SGD, Adam, AdamW, NAdam, RAdam, RMSprop
 
 from cigl.errors import CiglError, CiglWarning
 from cigl.sparsify.elements import is_finite
@@ -34,9 +33,6 @@ from cigl.sparsify.rounds import update_topology
 
 if TYPE_CHECKING:
     from cigl.sparsify.sparsifier import Sparsifier
-
-# These leave a weight with zero value, gradient and state at exactly zero; others are masked again.
-_ELEMENTWISE = {SGD, Adam, AdamW, NAdam, RAdam, RMSprop}
 
 
 class Phase(Enum):
@@ -69,6 +65,7 @@ class Step:
         self._overflow: Layer | None = None  # has NaN or Inf in a dense gradient that is needed
         self._sparse, self._random_mask, self._processes, self._kernels = sparse, random_mask, processes, kernels
         self._layers, self._optimizer, self._share = sparse.layers, sparse.optimizer, random_mask.share
+        self._states = sparse.states
 
     @property
     def has_begun(self) -> bool:
@@ -107,13 +104,13 @@ class Step:
         zeros = torch.zeros(max(len(off) for off in drawn))
         for layer, off in zip(self._layers, drawn, strict=True):
             if layer.held_z is None:
-                layer.switch_off(off, zeros[: len(off)].to(layer.weight), self._optimizer)
+                layer.switch_off(off, zeros[: len(off)].to(layer.weight))
         torch.clear_autocast_cache()  # it may hold casts of the weights before
 
     def put_in_force(self, layers: Iterable[Layer]) -> None:
         """Torch is about to read these layers' weights: a Z that only sparse kernels know acts in them, too."""
         for layer in layers:
-            layer.put_in_force(self._optimizer)
+            layer.put_in_force()
 
     def evaluate(self) -> None:
         """Before an eval forward: M*W."""
@@ -174,6 +171,7 @@ class Step:
                 self._mask(layer)
         if self._kernels is not None:
             self._kernels.begin_update(self._optimizer)
+        self._states.observe(self._layers)
         self.update = Update.RUNNING
 
     def end_update(self) -> None:
@@ -181,11 +179,12 @@ class Step:
         if self._kernels is not None:
             self._kernels.end_update(self._optimizer)
         self._average_gradients()
-        if type(self._optimizer) not in _ELEMENTWISE or self.update is Update.CLOSURE:
+        self._states.decide()
+        if not self._states.keeps_zeros or self.update is Update.CLOSURE:
             for layer in self._layers:
-                layer.clear_inactive(self._optimizer)
+                layer.clear_inactive()
         for layer in self._layers:
-            layer.switch_on(self._optimizer)
+            layer.switch_on()
         self._sparse.step = self.number
 
     def conclude(self) -> None:
@@ -201,7 +200,7 @@ class Step:
             layer.rescale_gradient(active[layer.name])
             sparse.method.observe(layer, sparse.table, self.number)
         if updates:
-            after = update_topology(self._layers, active, sparse.method, sparse.table, self.number, self._optimizer)
+            after = update_topology(self._layers, active, sparse.method, sparse.table, self.number)
             self._random_mask.mask_changed(after)
             if self._kernels is not None:
                 self._kernels.topology_changed()

@@ -94,6 +94,7 @@ class Summary:
     rows: tuple[Row, ...]
     total: Row
     notes: tuple[str, ...] = ()  # why layers run masked that could run sparse
+    optimizer: str = ""  # what its states were found to be, where it is not one of torch's
 
     def __str__(self) -> str:
         head = (*HEAD, "kernels") if any(row.kernels == "sparse" for row in self.rows) else HEAD
@@ -105,6 +106,7 @@ class Summary:
         ]
         rule = "-" * len(text[0])
         notes = [f"not everything runs on sparse kernels: {note}" for note in self.notes]
+        notes += [self.optimizer] if self.optimizer else []
         return "\n".join([self.title, text[0], rule, *text[1:-1], rule, text[-1], *notes])
 
 
@@ -162,7 +164,8 @@ def summarize(sparse: Sparsifier, places: Mapping[str, int], kernels: Kernels | 
         kernels=f"{sum(row.kernels == 'sparse' for row in rows)} of {len(rows)} sparse",
     )
     title = f"{sparse.method.name}: step {sparse.step} of {sparse.table.steps}"
-    return Summary(title, tuple(rows), total, () if kernels is None else tuple(kernels.reasons))
+    reasons = () if kernels is None else tuple(kernels.reasons)
+    return Summary(title, tuple(rows), total, reasons, sparse.states.describe(sparse.layers))
 
 
 Segment = tuple[int, int, int]  # steps, how many of them need the dense gradient, the last step

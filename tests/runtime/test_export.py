@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import cigl
 from cigl.cli import app
-from cigl.train import tensors
+from cigl import tensors
 
 runner = CliRunner()
 QUICK = ["--train-size", "320", "--epochs", "2", "--update-every", "4", "--quiet"]

@@ -16,7 +16,7 @@ import torch
 
 import cigl
 from cigl import CiglError, CiglWarning
-from cigl.train import tensors
+from cigl import tensors
 from cigl.train.config import Config
 from cigl.train.folder import RunFolder
 from cigl.train.run import complete, evaluate_run, resume, train

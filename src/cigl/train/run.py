@@ -17,7 +17,7 @@ import cigl
 from cigl.calibrate import Ensemble, Report, TemperatureScaled, fit_temperature
 from cigl.calibrate.report import report
 from cigl.errors import CiglError, CiglWarning
-from cigl.train import tensors
+from cigl import tensors
 from cigl.train.board import tensorboard
 from cigl.train.config import Config
 from cigl.train.folder import Busy, RunFolder

@@ -34,18 +34,31 @@ def network(norm=False):
     return nn.Sequential(*layers, nn.Linear(24, 3))
 
 
-def zeros(model):
-    """The share of zeros among the matrices."""
+def density(model):
+    """The share of non-zeros among the matrices; a weight that was just grown is zero too."""
     matrices = [p for p in model.parameters() if p.dim() > 1]
-    return sum(int((p == 0).sum()) for p in matrices) / sum(p.numel() for p in matrices)
+    return sum(int((p != 0).sum()) for p in matrices) / sum(p.numel() for p in matrices)
 
 
-def plain_loop(net, optimizer, epochs, batch, accumulate=1, clip=None, norm=False, scheduler=None, **options):
+class Net(nn.Module):
+    """A plain model whose parameters have the names that they have in the trainers' models: Z depends on them."""
+
+    def __init__(self, norm=False):
+        super().__init__()
+        self.net = network(norm)
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def plain_loop(passes, batch, accumulate=1, clip=None, norm=False, **options):
     """The reference: the same training in a loop of one's own. Returns the final model and the sparsifier."""
+    net = Net(norm)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     data = Rows()
     batches = [(data.x[i : i + batch], data.y[i : i + batch]) for i in range(0, ROWS, batch)]
     sparse = cigl.attach(net, optimizer, **options)
-    for _ in range(epochs):
+    for _ in range(passes):
         for place in range(0, len(batches), accumulate):
             for x, y in batches[place : place + accumulate]:
                 (F.cross_entropy(net(x), y) / accumulate).backward()
@@ -53,8 +66,6 @@ def plain_loop(net, optimizer, epochs, batch, accumulate=1, clip=None, norm=Fals
                 nn.utils.clip_grad_norm_(net.parameters(), clip)
             optimizer.step()
             optimizer.zero_grad()
-            if scheduler is not None:
-                scheduler.step()
     return sparse.finalize(batches if norm else None), sparse
 
 

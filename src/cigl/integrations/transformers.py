@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Sized
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,6 +18,7 @@ from cigl.sparsify.sparsifier import Sparsifier
 
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers.trainer_utils import has_length
 except ImportError as error:
     raise ImportError(
         "cigl.integrations.transformers needs Transformers and Accelerate: pip install 'cigl[transformers]'."
@@ -69,7 +69,7 @@ class CigLCallback(TrainerCallback):
         self._trainer, checkpoint, trial = _caller()
         self._folder = Path(self._trainer._get_output_dir(trial))
         epoch = state.max_steps
-        if isinstance(train_dataloader, Sized):
+        if has_length(train_dataloader):
             epoch = -(-len(train_dataloader) // args.gradient_accumulation_steps)
         optimizer = getattr(optimizer, "optimizer", optimizer)  # inside Accelerate's
         sparse = self._session.begin(model, optimizer, state.max_steps, epoch, _load(checkpoint))

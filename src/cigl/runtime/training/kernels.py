@@ -33,6 +33,26 @@ _MODES = 20  # of a model that are traced, one after the other
 _PLAIN = (bool, int, float, str)  # what a forward may depend on beside tensors
 
 
+class _Call:
+    """What is called instead of a module. A copy or a pickle has None there: the module's own call.
+
+    torch leaves the attribute out of copies, but not where a class has a ``__getstate__`` of its own (LightningModule):
+    the copy would run the original.
+    """
+
+    def __init__(self, function: Forward):
+        self._function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        return None
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(None), ()
+
+
 class TrainingKernels:
     """Runs a model's training steps on sparse kernels.
 
@@ -116,7 +136,7 @@ class TrainingKernels:
     def _take_over(self, module: nn.Module, choose: Callable[..., Forward | None]) -> None:
         """Let ``choose`` say what stands in for the module's forward; torch's own hooks and checks go on as ever.
 
-        The attribute is the one that ``module.compile()`` uses: copies and pickles of the module leave it out.
+        The attribute is the one that ``module.compile()`` uses.
         """
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -136,8 +156,8 @@ class TrainingKernels:
 
         if module is self._model:  # torch.compile is for its forward; parts are traced with it
             call = torch.compiler.disable(call, recursive=False)
-        module._compiled_call_impl = call
-        self._taken.append((module, call))
+        module._compiled_call_impl = taken = _Call(call)
+        self._taken.append((module, taken))
 
     def _may_run(self, module: nn.Module) -> bool:
         if not module.training or torch.compiler.is_compiling() or torch._C._get_tracing_state():

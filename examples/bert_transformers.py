@@ -110,7 +110,7 @@ def main() -> None:
     report = cigl.evaluate(model, DataLoader(test, batch_size=100))
     print(
         f"{len(train)} training and {len(test)} test articles  zeros {zeros:.3f}  "
-        f"accuracy {report.accuracy.value:.4f}  ECE {report.ece_15.value:.4f}"
+        f"accuracy {report.accuracy:.4f}  ECE {report.ece_15:.4f}"
     )
 
 

@@ -175,16 +175,16 @@ def test_resumed_is_uninterrupted(tmp_path, precision):
         assert same(resumed.state_dict(), module.state_dict())
 
 
-def test_interrupted_and_resumed_with_the_same_objects(tmp_path):
+def test_interrupted_and_resumed_with_the_same_module(tmp_path):
     rows = Subset(Rows(), [*range(8)] * 6)  # Lightning reads an interrupted epoch from its beginning: equal batches
     whole, module = trainer(tmp_path), Module()
     whole.fit(module, DataLoader(rows, batch_size=8))
-    keep = ModelCheckpoint(tmp_path, "last", every_n_train_steps=9)
+    keep = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=9, save_top_k=-1)
     made, again = trainer(tmp_path, more=[keep], fail_at=20), Module()
     with pytest.raises(RuntimeError, match="the power is gone"):
         made.fit(again, DataLoader(rows, batch_size=8))
-    made.watch.fail_at = None
-    made.fit(again, DataLoader(rows, batch_size=8), ckpt_path=tmp_path / "last.ckpt")
+    made = trainer(tmp_path, made.watch.callback)  # which is attached still
+    made.fit(again, DataLoader(rows, batch_size=8), ckpt_path=tmp_path / "step=18.ckpt")
     assert made.watch.sparse.step == 30
     assert same(again.state_dict(), module.state_dict())
 

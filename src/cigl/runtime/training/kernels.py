@@ -53,6 +53,14 @@ class _Call:
         return type(None), ()
 
 
+class _RootCall(_Call):
+    """The root's: torch.compile is for its forward; parts are traced with it."""
+
+    @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator]
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+
 class TrainingKernels:
     """Runs a model's training steps on sparse kernels.
 
@@ -154,9 +162,11 @@ class TrainingKernels:
             finally:
                 vars(module).pop("forward", None)
 
-        if module is self._model:  # torch.compile is for its forward; parts are traced with it
-            call = torch.compiler.disable(call, recursive=False)
-        module._compiled_call_impl = taken = _Call(call)
+        if module is self._model:
+            taken: _Call = _RootCall(torch.compiler.disable(call, recursive=False))
+        else:
+            taken = _Call(call)
+        module._compiled_call_impl = taken
         self._taken.append((module, taken))
 
     def _may_run(self, module: nn.Module) -> bool:

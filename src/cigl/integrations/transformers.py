@@ -27,7 +27,7 @@ except ImportError as error:
 FILE = "cigl.safetensors"  # in each checkpoint's folder
 
 
-class CigLCallback(TrainerCallback):
+class CigLCallback(TrainerCallback):  # type: ignore[misc]
     """Trains the model of a ``Trainer`` sparse, and leaves ``trainer.model`` with the final weights.
 
     It attaches when training begins, to the trainer's own optimizer and for its number of optimizer steps; saves its

@@ -13,7 +13,7 @@ RUN_BY = {
     ("Transformers", "`Trainer`"): transformers.test_it_is_the_same_training_as_in_a_plain_loop,
     (
         "Transformers",
-        "gradient accumulation, clipping, `max_steps`",
+        "accumulation, clipping, `max_steps`",
     ): transformers.test_it_announces_the_steps_that_come,
     ("Transformers", "bf16"): transformers.test_mixed_precision_leaves_no_wrapper,
     ("Transformers", "gradient checkpointing"): transformers.test_a_bert_with_gradient_checkpointing,

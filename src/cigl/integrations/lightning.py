@@ -64,7 +64,9 @@ class CigLCallback(Callback):  # type: ignore[misc]
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
             return
-        self._loaded = None  # a checkpoint that was loaded to validate or test is none to resume from
+        # Neither an interrupted training nor a checkpoint that was loaded to validate or test is one to resume from.
+        self._session.stop()
+        self._loaded = None
         for other in trainer.callbacks:
             if isinstance(other, (StochasticWeightAveraging, WeightAveraging)):
                 raise CiglError(

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow sanitize bench evidence evidence-check format clean
+.PHONY: demo test test-slow sanitize bench compatibility evidence evidence-check format clean
 
 # One environment for everything; torch comes pinned through the constraints file.
 $(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard src/cigl/runtime/program/kernels/*)
@@ -36,6 +36,7 @@ sanitize: $(INSTALLED)  ## random shapes through the kernels, under AddressSanit
 	done
 
 bench: $(INSTALLED)  ## what sparse training and calibration reports cost, and how fast sparse networks run
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/import_cost.py
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/sparsify_cost.py
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/calibrate_cost.py
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/train_cost.py
@@ -44,6 +45,9 @@ bench: $(INSTALLED)  ## what sparse training and calibration reports cost, and h
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/study_cost.py
 	$(BIN)/python -W ignore benchmarks/runtime_speed.py
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/training_speed.py --profile
+
+compatibility: $(INSTALLED)  ## write docs/compatibility.md from the cases that the tests run
+	$(BIN)/python tests/compatibility/table.py
 
 evidence: $(INSTALLED)  ## run the studies behind docs/results.md again: hours, goes on where it was stopped
 	OMP_NUM_THREADS=1 $(BIN)/python evidence/run.py

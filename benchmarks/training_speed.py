@@ -138,7 +138,10 @@ def profile(training: Training, step: float) -> None:
     inside = sum(total.values())
     places = training.sparse._calls.places  # at which each weight is used, in a batch
     work = sum(2 * int(layer.mask.sum()) * places[layer.name] for layer in training.sparse.layers)
-    whole = {"forward conv", "backward weight_gradient"}  # on every active weight; the first layer has no input gradient
+    whole = {
+        "forward conv",
+        "backward weight_gradient",
+    }  # on every active weight; the first layer has no input gradient
     for name, taken in total.most_common(10):
         speed = f"  {work / taken / 1e9:5.1f} GFLOP/s on active weights" if name in whole and networks else ""
         print(f"      {name:<28} {taken * 1e3:8.2f} ms  {taken / step:5.0%} of a step{speed}")

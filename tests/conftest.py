@@ -9,6 +9,7 @@ import torch
 os.environ["CIGL_DATA"] = str(Path(tempfile.gettempdir()) / f"cigl-tests-{os.getuid()}")
 
 collect_ignore = [  # run by tests, in their own processes
+    "integrations/process_worker.py",
     "runtime/training/gradcheck_double.py",
     "sparsify/agreement_worker.py",
     "sparsify/ddp_worker.py",

@@ -46,6 +46,10 @@ def test_sparsity_out_of_range(sparsity):
         ({"random_mask": 1.0}, r"random_mask is 1.0: give a share in \[0, 1\)"),
         ({"average_from": 1.0}, "average_from is 1.0"),
         ({"epochs": 0}, "epochs is 0"),
+        ({"epochs": "3"}, "epochs is '3'"),
+        ({"epochs": 2.33}, "2.33 epochs of 40 steps"),
+        ({"epochs": float("nan")}, "epochs is nan"),
+        ({"epochs": 1.5, "update_every": 10}, "nothing would be averaged: no epoch of 40 steps ends in the last 20%"),
         ({"steps_per_epoch": 3.5}, "steps_per_epoch is 3.5"),
         ({"sparsity": "0.9"}, "sparsity is '0.9'"),
         ({"sparsity": None}, "sparsity is None"),
@@ -70,6 +74,25 @@ def test_sparsity_out_of_range(sparsity):
 )
 def test_bad_options(options, message):
     refuse(message, **options)
+
+
+def test_a_fraction_of_epochs():
+    """Trainers count in steps: 2.5 epochs, or 1000 steps of 313 each."""
+    for epochs, per_epoch, steps, snapshots in ((2.5, 4, 10, [8]), (1000 / 313, 313, 1000, [939]), (3.0, 4, 12, [12])):
+        model = mlp()
+        sparse = cigl.attach(
+            model,
+            sgd(model),
+            cigl.method("cigl", average_of="p*W"),
+            sparsity=0.8,
+            epochs=epochs,
+            steps_per_epoch=per_epoch,
+            update_every=2,
+            average_from=0.75,
+        )
+        assert sparse.table.steps == steps
+        assert sparse.table.snapshot_steps == snapshots
+    assert type(sparse.settings["epochs"]) is int  # as states of earlier versions have it
 
 
 def test_bad_models_and_optimizers():

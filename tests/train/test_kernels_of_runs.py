@@ -7,10 +7,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from cigl import CiglError
+from cigl import CiglError, tensors
 from cigl.cli import app
 from cigl.runtime.program import library
-from cigl.train import tensors
 from cigl.train.config import Config
 from cigl.train.folder import RunFolder
 from cigl.train.run import resume, train

@@ -15,8 +15,7 @@ import pytest
 import torch
 
 import cigl
-from cigl import CiglError, CiglWarning
-from cigl.train import tensors
+from cigl import CiglError, CiglWarning, tensors
 from cigl.train.config import Config
 from cigl.train.folder import RunFolder
 from cigl.train.run import complete, evaluate_run, resume, train

@@ -30,8 +30,8 @@ def export(
     """
     with errors_in_one_line():
         import cigl
+        from cigl import tensors
         from cigl.calibrate import Report
-        from cigl.train import tensors
         from cigl.train.folder import RunFolder
         from cigl.train.trainer import method_of
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Literal
@@ -34,7 +35,7 @@ def attach(
     method: str | Method = "cigl",
     *,
     sparsity: float,
-    epochs: int,
+    epochs: float,
     steps_per_epoch: int,
     distribution: str = "erk",
     update_every: int | None = None,
@@ -56,7 +57,8 @@ def attach(
         optimizer: The optimizer that holds the model's parameters, or a wrapper around it.
         method: A name from ``cigl.methods()``, or one's own: an object, or ``"package.module:name"``.
         sparsity: The share of zeros among the selected weights, from 0 to below 1.
-        epochs, steps_per_epoch: The length of training, in optimizer steps (not batches).
+        epochs, steps_per_epoch: The length of training, in optimizer steps (not batches); ``epochs`` may be a fraction
+            that makes a whole number of steps.
         distribution: How the layers share the weights: "erk", "er" or "uniform".
         update_every: Steps between topology rounds. None, here and below: the method's own.
         drop_fraction: The share of active weights that the first round drops, or a ``Decay``.
@@ -96,8 +98,9 @@ def attach(
     if not isinstance(base, Method):
         raise CiglError(f"method is a {type(base).__name__}: give a name from cigl.methods() or a Method object.")
     chosen = changed(base, **{name: value for name, value in options.items() if value is not None})
-    _check_numbers(chosen, sparsity, initial, rescale, epochs=epochs, steps_per_epoch=steps_per_epoch, seed=seed)
-    epochs, steps_per_epoch, seed = int(epochs), int(steps_per_epoch), int(seed)  # numpy's are welcome
+    _check_numbers(chosen, sparsity, initial, rescale, steps_per_epoch=steps_per_epoch, seed=seed)
+    steps_per_epoch, seed = int(steps_per_epoch), int(seed)  # numpy's are welcome
+    epochs = _checked_epochs(epochs, steps_per_epoch)
     table = chosen.timetable(epochs, steps_per_epoch)
     _check_times(chosen, table)
     check_kind(kernels)
@@ -174,6 +177,19 @@ def _check_numbers(method: Method, sparsity: float, initial: str, rescale: bool,
         raise CiglError("rescale is for fresh weights under a random mask: pretrained or dense ones keep their scale.")
 
 
+def _checked_epochs(epochs: float, steps_per_epoch: int) -> float:
+    """An int where it is a whole number, as most are and as earlier versions have saved it."""
+    if not is_number(epochs) or not math.isfinite(epochs) or epochs <= 0:
+        raise CiglError(f"epochs is {epochs!r}: give a number above 0.")
+    steps = float(epochs) * steps_per_epoch
+    if round(steps) < 1 or abs(steps - round(steps)) > 1e-6:
+        raise CiglError(
+            f"{epochs} epochs of {steps_per_epoch} steps are {steps:g} steps: give a whole number of epochs, or a "
+            "fraction that makes a whole number of steps."
+        )
+    return int(epochs) if int(epochs) == epochs else float(epochs)
+
+
 def _check_times(method: Method, table: Timetable) -> None:
     rounds, snapshots = table.update_steps, table.snapshot_steps
     if table.update_every is not None and not rounds:
@@ -191,6 +207,11 @@ def _check_times(method: Method, table: Timetable) -> None:
         raise CiglError(
             f"averaging would start at step {snapshots[0]}, while the topology still changes up to step "
             f"{rounds[-1]}: raise average_from or lower update_until."
+        )
+    if table.average_from is not None and not snapshots and table.steps % table.steps_per_epoch:
+        raise CiglError(
+            f"nothing would be averaged: no epoch of {table.steps_per_epoch} steps ends in the last "
+            f"{1 - table.average_from:.0%} of {table.steps} steps; lower steps_per_epoch or average_from."
         )
     few = len(snapshots) < 5 and method.average_of == "Z*W" and not method.keep_snapshots
     if few and method.random_mask:

@@ -53,12 +53,12 @@ class Method:
 
     # When
 
-    def timetable(self, epochs: int, steps_per_epoch: int) -> Timetable:
+    def timetable(self, epochs: float, steps_per_epoch: int) -> Timetable:
         return Timetable(**self._times(epochs, steps_per_epoch))
 
-    def _times(self, epochs: int, steps_per_epoch: int) -> dict[str, Any]:
+    def _times(self, epochs: float, steps_per_epoch: int) -> dict[str, Any]:
         return {
-            "steps": epochs * steps_per_epoch,
+            "steps": round(epochs * steps_per_epoch),
             "steps_per_epoch": steps_per_epoch,
             "update_every": self.update_every,
             "update_until": self.update_until or 0.0,
@@ -233,7 +233,7 @@ class SupTickets(RigL):
     lr_high: float = 0.05
     lr_low: float = 0.005
 
-    def timetable(self, epochs: int, steps_per_epoch: int) -> Timetable:
+    def timetable(self, epochs: float, steps_per_epoch: int) -> Timetable:
         table = CycleTimetable(
             **self._times(epochs, steps_per_epoch),
             cycle_epochs=self.cycle_epochs,

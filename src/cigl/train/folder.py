@@ -128,7 +128,7 @@ class RunFolder:
     # Checkpoints
 
     def save_checkpoint(self, step: int, state: Any) -> None:
-        from cigl.train import tensors
+        from cigl import tensors
 
         self._sync_metrics()  # the checkpoint counts on them
         tensors.save(self.checkpoints / f"{step}.safetensors", state)
@@ -141,7 +141,7 @@ class RunFolder:
 
     def load_checkpoint(self) -> Any | None:
         """The newest one that is whole, or None; a damaged one is reported."""
-        from cigl.train import tensors
+        from cigl import tensors
 
         found = self._newest_first()
         for number, path in enumerate(found):
@@ -158,7 +158,7 @@ class RunFolder:
 
     def last_checkpoint(self, step: int) -> Any:
         """The one of the finished run; nothing is repaired here."""
-        from cigl.train import tensors
+        from cigl import tensors
 
         return tensors.load(self.checkpoints / f"{step}.safetensors")
 

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 import cigl
+from cigl import tensors
 from cigl.calibrate import Ensemble, Report, TemperatureScaled, fit_temperature
 from cigl.calibrate.report import report
 from cigl.errors import CiglError, CiglWarning
-from cigl.train import tensors
 from cigl.train.board import tensorboard
 from cigl.train.config import Config
 from cigl.train.folder import Busy, RunFolder

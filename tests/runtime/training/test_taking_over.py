@@ -268,6 +268,20 @@ def test_copies_and_pickles_are_plain():
     loss.backward()
 
 
+class OwnState(torch.nn.Sequential):
+    """With a __getstate__ of its own that keeps every attribute, as LightningModule has."""
+
+    def __getstate__(self):
+        return dict(self.__dict__)
+
+
+def test_copies_of_a_class_with_its_own_state_are_plain():
+    model = OwnState(*mlp())
+    taken(model)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert all(module._compiled_call_impl is None for module in other.modules())
+
+
 def test_removal_leaves_what_the_user_has_compiled():
     model = mlp()
     kernels = taken(model)

@@ -33,6 +33,34 @@ _MODES = 20  # of a model that are traced, one after the other
 _PLAIN = (bool, int, float, str)  # what a forward may depend on beside tensors
 
 
+class _Call:
+    """What is called instead of a module. A copy or a pickle has None there: the module's own call.
+
+    torch leaves the attribute out of copies, but not where a class has a ``__getstate__`` of its own (LightningModule):
+    the copy would run the original.
+    """
+
+    def __init__(self, function: Forward):
+        self._function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        return None
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(None), ()
+
+
+class _RootCall(_Call):
+    """The root's: torch.compile is for its forward; parts are traced with it."""
+
+    @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator]
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+
 class TrainingKernels:
     """Runs a model's training steps on sparse kernels.
 
@@ -160,7 +188,7 @@ class TrainingKernels:
     def _take_over(self, module: nn.Module, choose: Callable[..., Forward | None]) -> None:
         """Let ``choose`` say what stands in for the module's forward; torch's own hooks and checks go on as ever.
 
-        The attribute is the one that ``module.compile()`` uses: copies and pickles of the module leave it out.
+        The attribute is the one that ``module.compile()`` uses.
         """
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -180,10 +208,12 @@ class TrainingKernels:
             finally:
                 vars(module).pop("forward", None)
 
-        if module is self._model:  # torch.compile is for its forward; parts are traced with it
-            call = torch.compiler.disable(call, recursive=False)
-        module._compiled_call_impl = call
-        self._taken[module] = call
+        if module is self._model:
+            taken: _Call = _RootCall(torch.compiler.disable(call, recursive=False))
+        else:
+            taken = _Call(call)
+        module._compiled_call_impl = taken
+        self._taken[module] = taken
 
     def _may_run(self, module: nn.Module) -> bool:
         if not module.training or torch.compiler.is_compiling() or torch._C._get_tracing_state():

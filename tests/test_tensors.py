@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from cigl import CiglError
-from cigl.train import tensors
+from cigl import CiglError, tensors
 
 STATE = {
     "model": {"w": torch.randn(3, 4), "mask": torch.tensor([True, False]), "empty": torch.zeros(0, 2)},

@@ -87,8 +87,9 @@ def test_a_weight_with_z_0_does_not_move_in_that_step(name):
             assert where.any()
             assert torch.equal(layer.weight[where], weight[where])
             assert not torch.equal(layer.weight, weight)
-            for kind, state, _ in layer.states():
-                old = states[kind] if kind in states else torch.zeros_like(state)
+            for kind, state, fresh in layer.states():
+                old = weight if fresh == "weight" else torch.full_like(state, fresh)  # of a new weight
+                old = states.get(kind, old)
                 assert torch.equal(state[where], old[where]), kind
 
 

@@ -67,8 +67,8 @@ def save(sparse: Sparsifier, places: Mapping[str, int], averages: Averages) -> d
     }
     if averages:
         state["ema"] = averages.state()
-    if not sparse.states.is_known:
-        state["optimizer_states"] = {n: v.fresh if v.per_weight else None for n, v in sparse.states.verdicts.items()}
+    if not sparse._states.is_known:
+        state["optimizer_states"] = {n: v.fresh if v.per_weight else None for n, v in sparse._states.verdicts.items()}
     return state
 
 
@@ -162,5 +162,5 @@ def apply(sparse: Sparsifier, saved: SavedState) -> None:
         part = saved.layers[layer.name]
         layer.set_mask(part.mask, part.explored)
         layer.memory = {name: value.to(layer.bits.device, copy=True) for name, value in part.memory.items()}
-    sparse.states.restore(saved.optimizer_states)
+    sparse._states.restore(saved.optimizer_states)
     sparse.collection, sparse.step = saved.collection, saved.step

@@ -115,10 +115,11 @@ class OptimizerState:
             if not state:
                 continue
             if known is not None:
+                shape = parameter.shape
                 for name, fresh in known.states.items():
-                    value = state.get(name)
-                    if value is not None and value.shape == parameter.shape:
-                        found.append(StateTensor(name, value, self._resolve(fresh, parameter)))
+                    if name in state and (value := state[name]) is not None and value.shape == shape:
+                        new = self._option(fresh, parameter) if isinstance(fresh, Option) else fresh
+                        found.append(StateTensor(name, value, new))
             if not self.is_known:
                 for name, verdict in self.verdicts.items():
                     if verdict.per_weight and (view := _as_weights(state.get(name), parameter)) is not None:
@@ -127,6 +128,8 @@ class OptimizerState:
 
     def open(self, parameter: nn.Parameter) -> dict[str, Tensor]:
         """The states of a parameter that may be per weight, but no step has shown it yet."""
+        if self.is_known:
+            return {}
         return {
             name: view
             for state in self._unknown(parameter)
@@ -139,19 +142,16 @@ class OptimizerState:
             return []
         return [owner.state.get(parameter, {}) for owner, known in self._owners if known is None]
 
-    def _resolve(self, fresh: Fresh | Option, parameter: nn.Parameter) -> Fresh:
-        if not isinstance(fresh, Option):
-            return fresh
-        groups = self.followed.groups
-        group = next(g for g in groups if any(p is parameter for p in g["params"]))
-        return float(next(group[name] for name in fresh.names if name in group))
+    def _option(self, option: Option, parameter: nn.Parameter) -> float:
+        group = next(g for g in self.followed.groups if any(p is parameter for p in g["params"]))
+        return float(next(group[name] for name in option.names if name in group))
 
     # Finding out
 
     def observe(self, layers: Sequence[Layer]) -> None:
         """Before a step: look at what it may decide."""
         self._observations = []
-        for layer in layers:
+        for layer in () if self.is_known else layers:
             candidates = self.open(layer.parameter)
             if candidates or not all(self._unknown(layer.parameter)):
                 self._observations.append(Observation.of(layer, candidates))

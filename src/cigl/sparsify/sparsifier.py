@@ -44,7 +44,7 @@ class Sparsifier:
         kernels: str = "masked",
     ):
         self.model = model
-        self.states = states
+        self._states = states
         self.optimizer = states.optimizer  # the one that steps, inside whatever wrappers
         self.method = method
         self.table = table

@@ -104,7 +104,7 @@ def _affine(old: Tensor, new: Tensor) -> tuple[float, float] | None:
     factor = float(exact[high] - exact[low]) / width if width else 0.0
     shift = float(exact[low]) - factor * float(old[low])
     error = (exact - (factor * old + shift)).abs().max()
-    bound = 16 * eps * float(exact.abs().max())
+    bound = 4 * eps * float(exact.abs().max())
     return (factor, shift) if float(error) <= bound else None
 
 

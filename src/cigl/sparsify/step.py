@@ -65,7 +65,7 @@ class Step:
         self._overflow: Layer | None = None  # has NaN or Inf in a dense gradient that is needed
         self._sparse, self._random_mask, self._processes, self._kernels = sparse, random_mask, processes, kernels
         self._layers, self._optimizer, self._share = sparse.layers, sparse.optimizer, random_mask.share
-        self._states = sparse.states
+        self._states = sparse._states
 
     @property
     def has_begun(self) -> bool:

@@ -165,7 +165,7 @@ def summarize(sparse: Sparsifier, places: Mapping[str, int], kernels: Kernels | 
     )
     title = f"{sparse.method.name}: step {sparse.step} of {sparse.table.steps}"
     reasons = () if kernels is None else tuple(kernels.reasons)
-    return Summary(title, tuple(rows), total, reasons, sparse.states.describe(sparse.layers))
+    return Summary(title, tuple(rows), total, reasons, sparse._states.describe(sparse.layers))
 
 
 Segment = tuple[int, int, int]  # steps, how many of them need the dense gradient, the last step

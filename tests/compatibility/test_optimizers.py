@@ -212,7 +212,8 @@ def sam_loop(sparse, model, optimizer, number):
     z = sparse.random_masks
     optimizer.first_step(zero_grad=True)
     for layer in sparse.layers:
-        assert layer.weight[~(layer.mask & z[layer.name])].eq(0).all()  # the perturbed weights keep their zeros
+        kept = layer.mask if layer.held_z else layer.mask & z[layer.name]  # kernels may hold Z themselves
+        assert layer.weight[~kept].eq(0).all()  # the perturbed weights keep their zeros
         assert layer.weight[layer.mask & z[layer.name]].ne(0).any()
     gradients(model, optimizer, number)
     assert all(torch.equal(z[key], value) for key, value in sparse.random_masks.items())

@@ -202,7 +202,7 @@ def test_an_optimizer_without_hooks_is_refused_before_anything_changes():
 
     model, optimizer = build("mlp", "sgd", used=True)
     before = look(model, optimizer)
-    with pytest.raises(AttributeError):
+    with pytest.raises(cigl.CiglError, match="no step hooks"):
         cigl.attach(model, Wrapper(optimizer), "rigl", **GOOD)
     assert look(model, optimizer) == before
     assert_a_good_call_works(model, optimizer)

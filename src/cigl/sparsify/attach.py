@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -21,8 +22,8 @@ from cigl.sparsify.layer import Layer
 from cigl.sparsify.methods import Method, changed
 from cigl.sparsify.methods import method as from_catalogue
 from cigl.sparsify.options import is_number, is_whole
-from cigl.sparsify.schedule import Decay, Timetable
-from cigl.sparsify.select import LayerChoice, select
+from cigl.sparsify.schedule import Decay, Rise, Timetable
+from cigl.sparsify.select import LayerChoice, Selected, select
 from cigl.sparsify.sparsifier import Sparsifier
 
 
@@ -38,7 +39,7 @@ def attach(
     update_every: int | None = None,
     drop_fraction: float | Decay | None = None,
     update_until: float | None = None,
-    random_mask: float | None = None,
+    random_mask: float | Rise | None = None,
     average_from: float | None = None,
     initial: Literal["random", "magnitude"] = "random",
     rescale: bool = False,
@@ -58,7 +59,7 @@ def attach(
         update_every: Steps between topology rounds. None, here and below: the method's own.
         drop_fraction: The share of active weights that the first round drops, or a ``Decay``.
         update_until: The share of training after which the topology stays.
-        random_mask: The share of active weights that Z switches off in each step.
+        random_mask: The share of active weights that Z switches off in each step, or a ``Rise``.
         average_from: The share of training after which snapshots are averaged.
         initial: "random", or "magnitude" to start from the largest weights of a pretrained model.
         rescale: Scale initial weights to each unit's sparse fan-in; networks without normalisation need it.
@@ -104,6 +105,7 @@ def attach(
     if not sum(counts.values()):
         warnings.warn(f"sparsity {sparsity} leaves no weight at all in this model.", CiglWarning, stacklevel=2)
 
+    _check_cap(chosen, table, selected, counts)
     check_possible(kernels, model, [s.parameter for s in selected])
 
     # From here on the model changes.
@@ -162,6 +164,20 @@ def _check_times(method: Method, table: Timetable) -> None:
         message = (
             f"only {len(snapshots)} snapshots will be averaged, so much of Z's noise stays in the result: "
             "cigl.method('cigl', average_of='p*W') averages its expectation instead."
+        )
+        warnings.warn(message, CiglWarning, stacklevel=3)
+
+
+def _check_cap(method: Method, table: Timetable, selected: list[Selected], counts: Mapping[str, int]) -> None:
+    """Whether the cap leaves anything of Z."""
+    if method.fan_in_cap is None or not method.has_random_mask:
+        return
+    layers = [Layer(s, counts[s.name], seed=0) for s in selected]
+    off = [layer.target * method.mask_rate(layer, layer.target, table, table.steps) for layer in layers]
+    if sum(off) < 1:
+        message = (
+            f"fan_in_cap={method.fan_in_cap:g} switches the random mask off: so few weights are left per unit that Z "
+            "would take less than one of the whole network in a step; raise it, or lower the sparsity."
         )
         warnings.warn(message, CiglWarning, stacklevel=3)
 

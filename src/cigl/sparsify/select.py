@@ -46,6 +46,12 @@ class Selected:
     owners: tuple[Owner, ...]
     density: float | None  # set by the user for this layer alone
 
+    @property
+    def units(self) -> int:
+        """How many output units there are."""
+        module, shape = self.owners[0].module, self.parameter.shape
+        return shape[1] * int(getattr(module, "groups", 1)) if getattr(module, "transposed", False) else shape[0]
+
     def grouped(self, mask: Tensor) -> Tensor:
         """The mask as (groups, outputs per group, inputs per group, kernel)."""
         module = self.owners[0].module

@@ -34,8 +34,8 @@ class RandomMask:
         for layer, rate in zip(self._layers, rates, strict=True):
             if not 0 <= rate < 1:
                 raise CiglError(
-                    f"mask_rate of method {self._method.name!r} is {rate!r} for {layer.name} in step {step}: it must be "
-                    "a share in [0, 1)."
+                    f"mask_rate of method {self._method.name!r} is {rate!r} for {layer.name} in step {step}: it must "
+                    "be a share in [0, 1)."
                 )
         return rates
 

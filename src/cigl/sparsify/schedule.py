@@ -45,8 +45,8 @@ def constant(start: float) -> Decay:
 class Rise:
     """The share of active weights that Z switches off: 0 up to ``begin`` and ``rate`` from ``until`` on.
 
-    ``begin`` and ``until`` are shares of training. Between them the share rises with the ``power`` of the progress; where
-    they are the same, Z is switched on at once.
+    ``begin`` and ``until`` are shares of training. Between them the share rises with the ``power`` of the progress;
+    where they are the same, Z is switched on at once.
     """
 
     rate: float

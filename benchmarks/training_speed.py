@@ -136,8 +136,15 @@ def profile(training: Training, step: float) -> None:
             for (direction, kind), first, second in zip(program.kinds(), ahead, back, strict=True):
                 total[f"{direction} {Kind(kind).name.lower()}"] += first + second
     inside = sum(total.values())
+    places = training.sparse._calls.places  # at which each weight is used, in a batch
+    work = sum(2 * int(layer.mask.sum()) * places[layer.name] for layer in training.sparse.layers)
+    whole = {
+        "forward conv",
+        "backward weight_gradient",
+    }  # on every active weight; the first layer has no input gradient
     for name, taken in total.most_common(10):
-        print(f"      {name:<28} {taken * 1e3:8.2f} ms  {taken / step:5.0%} of a step")
+        speed = f"  {work / taken / 1e9:5.1f} GFLOP/s on active weights" if name in whole and networks else ""
+        print(f"      {name:<28} {taken * 1e3:8.2f} ms  {taken / step:5.0%} of a step{speed}")
     print(f"      {'outside the kernels':<28} {(step - inside) * 1e3:8.2f} ms  {1 - inside / step:5.0%} of a step")
 
 

@@ -10,6 +10,7 @@ os.environ["CIGL_DATA"] = str(Path(tempfile.gettempdir()) / f"cigl-tests-{os.get
 
 collect_ignore = [  # run by tests, in their own processes
     "runtime/training/gradcheck_double.py",
+    "sparsify/agreement_worker.py",
     "sparsify/ddp_worker.py",
     "sparsify/resume_worker.py",
 ]

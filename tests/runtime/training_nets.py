@@ -49,7 +49,7 @@ def on_kernels(model: nn.Module, masks: dict[nn.Parameter, Tensor], insist: bool
     def active(mask: Tensor):
         return lambda: np.flatnonzero(mask.contiguous().numpy()).astype(np.uint32)
 
-    return TrainingKernels(model, {p: active(mask) for p, mask in masks.items()}, lambda: False, insist)
+    return TrainingKernels(model, {p: active(mask) for p, mask in masks.items()}, lambda: False, lambda _: None, insist)
 
 
 @contextmanager

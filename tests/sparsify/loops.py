@@ -81,7 +81,7 @@ def assert_zero_outside(sparse: cigl.Sparsifier) -> None:
     """Inactive weights, their gradients and their optimizer state are exactly zero."""
     for layer in sparse.layers:
         outside = ~layer.mask
-        tensors = {"weight": layer.weight} | dict(layer.states(sparse.optimizer))
+        tensors = {"weight": layer.weight} | {s.name: s.tensor - s.of_zero for s in layer.states()}
         if layer.parameter.grad is not None:
             tensors["gradient"] = layer.parameter.grad
         for what, tensor in tensors.items():

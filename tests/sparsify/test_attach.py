@@ -54,7 +54,7 @@ def test_sparsity_out_of_range(sparsity):
         ({"update_every": True}, "update_every is True"),
         ({"seed": "abc"}, "seed is 'abc': give a whole number"),
         ({"seed": 1.5, "initial": "magnitude"}, "seed is 1.5"),
-        ({"layers": {"0": "dense"}}, "give False or a density"),
+        ({"layers": {"0": "dense"}}, "give True, False or a density"),
         ({"layers": ["0"]}, "layers is a list: give a dictionary"),
         ({"method": "rigl", "random_mask": 0.1}, "'rigl' has no random_mask.* cigl, .*rigl-wdp"),
         ({"method": "rigl", "average_from": 0.8}, "'rigl' has no average_from"),
@@ -201,7 +201,7 @@ def test_state_of_a_used_optimizer_is_masked_at_the_start():
     run(model, optimizer, 3)
     sparse = attach(model, optimizer, "cigl")
     for layer in sparse.layers:
-        for _, state in layer.states(optimizer):
+        for _, state, _ in layer.states():
             assert state[~layer.mask].eq(0).all()
             assert state[layer.mask].ne(0).any()
 

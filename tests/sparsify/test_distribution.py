@@ -95,6 +95,26 @@ def test_impossible_densities_are_refused():
         allocate(SHAPES, 0.99, "erk", {"b": 0.9})
 
 
+@given(shapes_strategy, st.floats(0, 0.999), st.sampled_from(["uniform", "er", "erk"]), st.integers(0, 8))
+def test_densities_that_fit_never_fail_by_rounding(shapes, sparsity, law, number):
+    fixed = dict.fromkeys(list(shapes)[:number], 1 - sparsity)
+    counts = allocate(shapes, sparsity, law, fixed)
+    assert sum(counts.values()) == round((1 - sparsity) * sum(math.prod(shape) for shape in shapes.values()))
+    differences = [abs(counts[name] - density * math.prod(shapes[name])) for name, density in fixed.items()]
+    assert sum(differences) <= 2 * len(fixed)  # one weight each for rounding, one for the total
+
+
+def test_two_weights_of_rounding():
+    # 0.1 of 15 rounds to 2 and 0.1 of 151 to 15: 34 in all, but 0.1 of 332 is 33
+    shapes = {"a": (3, 5), "b": (1, 151), "c": (3, 5), "d": (1, 151)}
+    assert allocate(shapes, 0.9, "erk", dict.fromkeys(shapes, 0.1)) == {"a": 1, "b": 15, "c": 2, "d": 15}
+
+
+def test_a_parameter_of_several_matrices_has_the_density_of_one():
+    counts = allocate({"experts": (10, 10), "one": (10, 10)}, 0.8, "erk", sizes={"experts": 400, "one": 100})
+    assert counts == {"experts": 80, "one": 20}
+
+
 def test_unknown_law_names_the_nearest():
     with pytest.raises(CiglError, match="did you mean 'erk'"):
         allocate(SHAPES, 0.5, "erkk")

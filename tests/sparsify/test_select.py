@@ -21,17 +21,19 @@ def names(model, layers=None):
     return [selected.name for selected in select(model, layers)]
 
 
-def test_linear_convolution_and_attention_weights_are_taken():
+def test_weights_of_known_layers_are_taken():
     model = nn.ModuleDict({
         "linear": nn.Linear(4, 4), "conv1": nn.Conv1d(4, 4, 3), "conv3": nn.Conv3d(4, 4, 3),
         "up": nn.ConvTranspose2d(4, 4, 3), "norm": nn.LayerNorm(4), "bn": nn.BatchNorm2d(4),
         "attention": nn.MultiheadAttention(8, 2), "separate": nn.MultiheadAttention(8, 2, kdim=4, vdim=4),
-        "embed": nn.Embedding(5, 4), "rnn": nn.LSTM(4, 4),
+        "embed": nn.Embedding(5, 4), "lstm": nn.LSTM(4, 6, proj_size=4, bidirectional=True),
+        "cell": nn.GRUCell(4, 4), "bilinear": nn.Bilinear(4, 4, 2),
     })  # fmt: skip
     assert set(names(model)) == {
         "linear.weight", "conv1.weight", "conv3.weight", "up.weight", "attention.in_proj_weight",
         "attention.out_proj.weight", "separate.q_proj_weight", "separate.k_proj_weight", "separate.v_proj_weight",
-        "separate.out_proj.weight",
+        "separate.out_proj.weight", "cell.weight_ih", "cell.weight_hh", "bilinear.weight",
+        *(f"lstm.weight_{part}_l0{side}" for part in ("ih", "hh", "hr") for side in ("", "_reverse")),
     }  # fmt: skip
 
 
@@ -62,9 +64,9 @@ def test_globs_match_parameters_and_modules_and_the_last_one_counts():
     [
         ({"conv*": False}, r"layers\['conv\*'\] matches no weight; the model has 0.weight"),
         ({"0.bias": 0.5}, "matches no weight"),
-        ({"0": 1.5}, "give False or a density above 0 and up to 1"),
-        ({"0": True}, "give False or a density"),
-        ({"0": 0.0}, "give False or a density"),
+        ({"0": 1.5}, "give True, False or a density above 0 and up to 1"),
+        ({"0": 0.0}, "give True, False or a density"),
+        ({"0": "yes"}, "give True, False or a density"),
         ({"*": False}, "nothing to make sparse"),
     ],
 )

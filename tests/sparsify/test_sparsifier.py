@@ -72,7 +72,7 @@ def test_a_weight_with_z_0_does_not_move_in_that_step(name):
     optimizer = OPTIMIZERS[name](model.parameters())
     sparse = attach(model, optimizer, "cigl", random_mask=0.4, update_every=1000)
     for number in range(1, 8):
-        before = {la.name: (la.true_weight(), {n: s.clone() for n, s in la.states(optimizer)}) for la in sparse.layers}
+        before = {la.name: (la.true_weight(), {s.name: s.tensor.clone() for s in la.states()}) for la in sparse.layers}
         x, y = batch(number)
         F.cross_entropy(model(x), y).backward()
         off = {name: ~z for name, z in sparse.random_masks.items()}
@@ -87,7 +87,7 @@ def test_a_weight_with_z_0_does_not_move_in_that_step(name):
             assert where.any()
             assert torch.equal(layer.weight[where], weight[where])
             assert not torch.equal(layer.weight, weight)
-            for kind, state in layer.states(optimizer):
+            for kind, state, _ in layer.states():
                 old = states[kind] if kind in states else torch.zeros_like(state)
                 assert torch.equal(state[where], old[where]), kind
 
@@ -105,7 +105,7 @@ def test_grown_weights_start_at_zero_with_zero_state_and_others_keep_their_value
         for layer in sparse.layers:
             grown = after[layer.name] & ~before[layer.name]
             moved += int(grown.sum())
-            for tensor in [layer.weight, *(s for _, s in layer.states(optimizer))]:
+            for tensor in [layer.weight, *(s.tensor for s in layer.states())]:
                 assert tensor[grown].eq(0).all()
     assert moved > 10
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.optim import LBFGS, Optimizer
+from torch.optim import Optimizer
 
 from cigl.callable_module import make_callable
 from cigl.errors import CiglError, CiglWarning, unknown
@@ -21,9 +20,11 @@ from cigl.sparsify.kernels import check_kind, check_possible
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.methods import Method, changed
 from cigl.sparsify.methods import method as from_catalogue
+from cigl.sparsify.optimizer_state import OptimizerState
+from cigl.sparsify.optimizers import check_held, check_under_random_mask, follow
 from cigl.sparsify.options import is_number, is_whole
 from cigl.sparsify.schedule import Decay, Rise, Timetable
-from cigl.sparsify.select import LayerChoice, Selected, select
+from cigl.sparsify.select import LayerChoice, select, warn_of_dense_majority
 from cigl.sparsify.sparsifier import Sparsifier
 
 
@@ -44,6 +45,7 @@ def attach(
     initial: Literal["random", "magnitude"] = "random",
     rescale: bool = False,
     layers: LayerChoice | None = None,
+    state: Iterable[str] | Mapping[str, float | Literal["weight"]] | None = None,
     seed: int = 0,
     kernels: Literal["auto", "sparse", "masked"] = "auto",
 ) -> Sparsifier:
@@ -51,7 +53,7 @@ def attach(
 
     Args:
         model: Any module; its parameter names and ``state_dict`` keys stay as they are.
-        optimizer: The optimizer that holds the model's parameters.
+        optimizer: The optimizer that holds the model's parameters, or a wrapper around it.
         method: A name from ``cigl.methods()``, or one's own: an object, or ``"package.module:name"``.
         sparsity: The share of zeros among the selected weights, from 0 to below 1.
         epochs, steps_per_epoch: The length of training, in optimizer steps (not batches).
@@ -63,7 +65,11 @@ def attach(
         average_from: The share of training after which snapshots are averaged.
         initial: "random", or "magnitude" to start from the largest weights of a pretrained model.
         rescale: Scale initial weights to each unit's sparse fan-in; networks without normalisation need it.
-        layers: Globs over parameter or module names, to False (stays dense) or to a density of its own.
+        layers: Globs over parameter or module names, to False (stays dense), True (takes part in the distribution:
+            embeddings, frozen weights and parameters of unknown layers do only when asked for) or a density of its own.
+        state: Which of the optimizer's states have one number per weight; None: known of torch's optimizers, and found
+            out in the first steps of others (``summary()`` says what). Names, or names with the value of a new
+            weight's state: a number, or "weight" for a copy of the weight.
         seed: Of all random choices; torch's global generator is neither used nor changed.
         kernels: "sparse" computes forward and backward over the active weights alone, on the CPU; "masked" on dense
             layers with zeros; "auto" sparse where a fixed rule of size and density says that it is faster.
@@ -75,8 +81,9 @@ def attach(
     >>> sparse.density
     0.1
     """
-    if not isinstance(model, nn.Module) or not isinstance(optimizer, Optimizer):
+    if not isinstance(model, nn.Module):
         raise CiglError("attach takes a torch.nn.Module and a torch.optim.Optimizer, in this order.")
+    followed = follow(optimizer)
     model = unwrap(model)
     options = {
         "update_every": update_every,
@@ -97,25 +104,28 @@ def attach(
     if is_attached(model):
         raise CiglError("this model is attached already: call detach() on its sparsifier first.")
     selected = select(model, layers)
-    _check_optimizer(optimizer, [(s.name, s.parameter) for s in selected])
+    if sparsity:
+        warn_of_dense_majority(model, selected, layers or {})
+    check_held(followed, [(s.name, s.parameter) for s in selected])
+    if chosen.has_random_mask:
+        check_under_random_mask(followed)
+    states = OptimizerState(followed, state)
     if initial == "random":
         _check_not_sparse([(s.name, s.parameter) for s in selected])
     fixed = {s.name: s.density for s in selected if s.density is not None}
-    counts = allocate({s.name: s.parameter.shape for s in selected}, sparsity, distribution, fixed)
-    if not sum(counts.values()):
-        warnings.warn(f"sparsity {sparsity} leaves no weight at all in this model.", CiglWarning, stacklevel=2)
+    shapes = {s.name: s.layout.sides(tuple(s.parameter.shape)) for s in selected}
+    counts = allocate(shapes, sparsity, distribution, fixed, {s.name: s.parameter.numel() for s in selected})
+    if empty := [name for name, count in counts.items() if not count]:
+        what = f"in {empty[0]}" if any(counts.values()) else "at all in this model"
+        warnings.warn(f"sparsity {sparsity} leaves no weight {what}.", CiglWarning, stacklevel=2)
 
-    _check_cap(chosen, table, selected, counts)
     check_possible(kernels, model, [s.parameter for s in selected])
 
-    # From here on the model changes.
-    bound = [Layer(s, counts[s.name], seed) for s in selected]
+    bound = [Layer(s, counts[s.name], seed, states) for s in selected]
+    _check_cap(chosen, table, bound)
     for layer in bound:
         layer.set_mask(_initial_mask(layer, chosen, initial))
         layer.memory = {name: torch.zeros_like(layer.weight, dtype=torch.float32) for name in chosen.memory}
-        layer.clear_inactive(optimizer)
-        if rescale:
-            _rescale(layer)
     settings = {
         "sparsity": float(sparsity),
         "epochs": epochs,
@@ -124,7 +134,31 @@ def attach(
         "layers": dict(layers or {}),
         "seed": seed,
     }
-    return Sparsifier(model, optimizer, chosen, table, bound, settings, kernels)
+    sparse = Sparsifier(model, states, chosen, table, bound, settings, kernels)
+    _make_sparse(sparse, rescale)
+    return sparse
+
+
+def _make_sparse(sparse: Sparsifier, rescale: bool) -> None:
+    """The first change of the model and the optimizer, when nothing but this can fail any more; all of it, or none."""
+    before = [(tensor, tensor.clone()) for layer in sparse.layers for tensor in _masked_tensors(layer)]
+    try:
+        for layer in sparse.layers:
+            layer.clear_inactive()
+            if rescale:
+                _rescale(layer)
+        sparse._loop.zeros.seal()
+    except BaseException:
+        for tensor, value in before:
+            tensor.copy_(value)
+        sparse.detach()
+        raise
+
+
+def _masked_tensors(layer: Layer) -> list[Tensor]:
+    """All that attaching changes."""
+    gradient = [] if layer.parameter.grad is None else [layer.parameter.grad]
+    return [layer.weight, *gradient, *(state.tensor for state in layer.states())]
 
 
 def _check_numbers(method: Method, sparsity: float, initial: str, rescale: bool, **whole: int) -> None:
@@ -160,7 +194,7 @@ def _check_times(method: Method, table: Timetable) -> None:
             f"{rounds[-1]}: raise average_from or lower update_until."
         )
     few = len(snapshots) < 5 and method.average_of == "Z*W" and not method.keep_snapshots
-    if few and method.random_mask:
+    if few and method.has_random_mask:
         message = (
             f"only {len(snapshots)} snapshots will be averaged, so much of Z's noise stays in the result: "
             "cigl.method('cigl', average_of='p*W') averages its expectation instead."
@@ -168,11 +202,10 @@ def _check_times(method: Method, table: Timetable) -> None:
         warnings.warn(message, CiglWarning, stacklevel=3)
 
 
-def _check_cap(method: Method, table: Timetable, selected: list[Selected], counts: Mapping[str, int]) -> None:
+def _check_cap(method: Method, table: Timetable, layers: Iterable[Layer]) -> None:
     """Whether the cap leaves anything of Z."""
     if method.fan_in_cap is None or not method.has_random_mask:
         return
-    layers = [Layer(s, counts[s.name], seed=0) for s in selected]
     off = [layer.target * method.mask_rate(layer, layer.target, table, table.steps) for layer in layers]
     if sum(off) < 1:
         message = (
@@ -180,23 +213,6 @@ def _check_cap(method: Method, table: Timetable, selected: list[Selected], count
             "would take less than one of the whole network in a step; raise it, or lower the sparsity."
         )
         warnings.warn(message, CiglWarning, stacklevel=3)
-
-
-def _check_optimizer(optimizer: Optimizer, parameters: list[tuple[str, Tensor]]) -> None:
-    if isinstance(optimizer, LBFGS):
-        raise CiglError("LBFGS moves inactive weights within a step: choose another optimizer.")
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    missing = [name for name, p in parameters if p.requires_grad and id(p) not in held]
-    if len(missing) == len(parameters):
-        raise CiglError(
-            "the optimizer holds none of the model's weights: build it from this model's parameters (after "
-            "any copying or moving of the model)."
-        )
-    if missing:
-        raise CiglError(
-            f"the optimizer does not hold {missing[0]} ({len(missing)} such weights): add it to the optimizer, "
-            f"freeze it, or leave it dense with layers={{{missing[0]!r}: False}}."
-        )
 
 
 def _check_not_sparse(parameters: list[tuple[str, Tensor]]) -> None:
@@ -222,13 +238,7 @@ def _initial_mask(layer: Layer, method: Method, initial: str) -> Tensor:
 
 def _rescale(layer: Layer) -> None:
     """Multiply the weights into each unit by sqrt(dense fan-in / sparse fan-in): their sum keeps its variance."""
-    fan_in, _ = layer.selected.fans(layer.mask)
-    grouped = layer.selected.grouped(layer.mask)
-    factor = (math.prod(grouped.shape[2:]) / fan_in.clamp_min(1)).sqrt().view(grouped.shape[0], -1, 1, 1)
-    full = factor.expand(grouped.shape)
-    if getattr(layer.selected.owners[0].module, "transposed", False):
-        full = full.transpose(1, 2)
-    layer.weight.mul_(full.reshape(layer.shape).to(layer.weight.dtype))
+    layer.weight.mul_(layer.selected.layout.scales(layer.mask).to(layer.weight.dtype))
 
 
 make_callable(__name__)

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cigl.errors import CiglError
+
 Values = Mapping[str, Tensor]
 
 
@@ -29,6 +31,8 @@ class Mean:
         self.squares: dict[str, Tensor] = {}  # sum of squared deviations
 
     def add(self, values: Values) -> None:
+        if self.count:
+            _check_names(values, self.mean)
         self.count += 1
         for name, value in values.items():
             value = value.detach().to(_wide(value.dtype))
@@ -71,6 +75,8 @@ class Snapshots:
         return len(self.models)
 
     def add(self, values: Values) -> None:
+        if self.models:
+            _check_names(values, self.models[0])
         self.models.append({name: value.detach().clone() for name, value in values.items()})
 
     def state_dict(self) -> dict[str, Any]:
@@ -79,6 +85,15 @@ class Snapshots:
     def load_state_dict(self, state: Mapping[str, Any], parameters: Values) -> None:
         """``parameters`` are the model's; a snapshot has its buffers besides."""
         self.models = [_fitting(model, parameters, others=True) for model in state["models"]]
+
+
+def _check_names(values: Values, before: Values) -> None:
+    if values.keys() != before.keys():
+        name = min(values.keys() ^ before.keys())
+        raise CiglError(
+            f"{name} was {'added to' if name in values else 'removed from'} the model after the first snapshot was "
+            "taken: change the model before averaging begins, or detach and attach anew."
+        )
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

@@ -1,6 +1,6 @@
 """The hooks: how a user's unchanged loop reports what is happening.
 
-    model(x)           -> on_forward(training)         once per call, from the root or from whichever part is called
+    model(x)           -> on_forward(module)           once per call, of the root or of whichever part is called
     loss.backward()    -> on_dense_gradient(layer, g)  a micro-batch's, before it is accumulated
                        -> on_gradient(layer)           when a selected parameter's p.grad is complete
     optimizer.step()   -> on_step_begin(), on_step_end()   not for steps that a GradScaler skips
@@ -18,14 +18,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-from torch.optim import Optimizer
 
 from cigl.errors import CiglError
 from cigl.sparsify.layer import Layer
+from cigl.sparsify.optimizers import Followed, load_hooks
 
 
 class Listener(Protocol):
-    def on_forward(self, training: bool) -> None: ...
+    def on_forward(self, module: nn.Module) -> None: ...
     def on_dense_gradient(self, layer: Layer, gradient: Tensor) -> None: ...
     def on_gradient(self, layer: Layer) -> None: ...
     def on_step_begin(self) -> None: ...
@@ -103,10 +103,20 @@ def unwrap(model: nn.Module) -> nn.Module:
 class Binding:
     """All hooks of one sparsifier; ``remove`` takes them out again."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, layers: Iterable[Layer], listener: Listener):
-        self._model, self._optimizer, self._listener = model, optimizer, listener
+    def __init__(self, model: nn.Module, followed: Followed, layers: Iterable[Layer], listener: Listener):
+        self._model, self._optimizer, self._listener = model, followed.stepping, listener
         self._inside = False  # a forward of the root is under way: it alone decides about Z
         self._handles: list[Any] = []
+        try:
+            self._register(layers, followed)
+        except BaseException:  # all hooks, or none
+            self.remove()
+            raise
+        # Hooks that come after a compiled run of the model would be left out of it in silence.
+        torch.compiler.reset()
+
+    def _register(self, layers: Iterable[Layer], followed: Followed) -> None:
+        model, optimizer, listener = self._model, self._optimizer, self._listener
         # Prepended, so that no hook of the user's sees the weights before Z acts on them.
         self._add(model.register_forward_pre_hook(OpaqueHook(self._enter_root), prepend=True))
         self._add(model.register_forward_hook(OpaqueHook(self._leave_root), always_call=True))
@@ -117,7 +127,7 @@ class Binding:
             for owner in layer.selected.owners:
                 hook = Hook(_true_weights(layer, owner.attribute))
                 self._add(owner.module.register_state_dict_post_hook(hook))
-            self._handles += _on_gradient(layer, listener)
+            _on_gradient(layer, listener, self._handles)
             self._add(TrueCopies(layer))
         for module in parts.values():
             if module is not model:
@@ -126,10 +136,11 @@ class Binding:
             self._add(module.register_load_state_dict_pre_hook(Hook(lambda *_: listener.on_load_begin())))
             self._add(module.register_load_state_dict_post_hook(Hook(lambda *_: listener.on_load_end())))
         self._add(optimizer.register_step_pre_hook(self._before_step))
-        self._add(optimizer.register_step_post_hook(self._after_step))
-        self._add(optimizer.register_load_state_dict_post_hook(lambda _: listener.on_load_end()))
-        # Hooks that come after a compiled run of the model would be left out of it in silence.
-        torch.compiler.reset()
+        after = optimizer.register_step_post_hook(self._after_step)
+        self._add(after)
+        # Prepended, so that hooks of the user's see M*W.
+        optimizer._optimizer_step_post_hooks.move_to_end(after.id, last=False)  # type: ignore[attr-defined]
+        self._handles += load_hooks(followed, lambda _: listener.on_load_end())
 
     def _add(self, handle: Any) -> None:
         self._handles.append(handle)
@@ -150,7 +161,7 @@ class Binding:
                 "a replica of the model was called (DataParallel), whose weights were copied before the masks "
                 "act: use DistributedDataParallel."
             )
-        self._listener.on_forward(module.training)
+        self._listener.on_forward(module)
         self._inside = True
 
     def _leave_root(self, *_: Any) -> None:
@@ -158,7 +169,7 @@ class Binding:
 
     def _enter_part(self, module: nn.Module, _: Any) -> None:
         if not self._inside:
-            self._listener.on_forward(module.training)
+            self._listener.on_forward(module)
 
     def _skipped(self) -> bool:
         """Fused optimizers are called also for a step that the GradScaler has decided to skip."""
@@ -184,10 +195,8 @@ def _true_weights(layer: Layer, attribute: str) -> Callable[..., None]:
     return hook
 
 
-def _on_gradient(layer: Layer, listener: Listener) -> list[Any]:
-    parameter = layer.parameter
-    trainable = parameter.requires_grad
-    parameter.requires_grad_(True)  # a frozen weight can't take the hook, but may be unfrozen later
+def _on_gradient(layer: Layer, listener: Listener, handles: list[Any]) -> None:
+    parameter, trainable = layer.parameter, layer.parameter.requires_grad
     # Weak, because a tensor's hooks are out of the garbage collector's sight: a cycle would live for ever.
     weak_layer, weak_listener = weakref.ref(layer), weakref.ref(listener)
 
@@ -201,9 +210,15 @@ def _on_gradient(layer: Layer, listener: Listener) -> list[Any]:
         if layer is not None and listener is not None:
             listener.on_gradient(layer)
 
-    handles = [parameter.register_hook(before), parameter.register_post_accumulate_grad_hook(after)]
-    parameter.requires_grad_(trainable)
-    return handles
+    try:
+        parameter.requires_grad_(True)  # a frozen weight can't take the hook, but may be unfrozen later
+        handles.append(parameter.register_hook(before))
+        handles.append(parameter.register_post_accumulate_grad_hook(after))
+    finally:
+        parameter.requires_grad_(trainable)
+
+
+_COPYING = ("__deepcopy__", "__reduce_ex__")
 
 
 class TrueCopies:
@@ -211,12 +226,14 @@ class TrueCopies:
 
     def __init__(self, layer: Layer):
         self._layer = layer
+        self._before = {name: value for name, value in vars(layer.parameter).items() if name in _COPYING}
         layer.parameter.__deepcopy__ = self._copy  # type: ignore[method-assign]
         layer.parameter.__reduce_ex__ = self._reduce  # type: ignore[method-assign]
 
     def remove(self) -> None:
-        for attribute in ("__deepcopy__", "__reduce_ex__"):
-            self._layer.parameter.__dict__.pop(attribute, None)
+        for attribute in _COPYING:
+            vars(self._layer.parameter).pop(attribute, None)
+        vars(self._layer.parameter).update(self._before)
 
     def _copy(self, memo: dict[int, Any]) -> nn.Parameter:
         parameter = self._layer.parameter
@@ -228,6 +245,5 @@ class TrueCopies:
     def _reduce(self, protocol: Any) -> Any:
         parameter = self._layer.parameter
         plain = nn.Parameter(self._layer.true_weight(), parameter.requires_grad)
-        mine = ("__deepcopy__", "__reduce_ex__")
-        plain.__dict__.update({name: value for name, value in parameter.__dict__.items() if name not in mine})
+        plain.__dict__.update({name: value for name, value in parameter.__dict__.items() if name not in _COPYING})
         return plain.__reduce_ex__(protocol)

@@ -16,8 +16,10 @@ from torch import Tensor
 from cigl.errors import CiglError
 from cigl.sparsify.averaging import Collection
 from cigl.sparsify.checks import Fingerprints, fingerprints
+from cigl.sparsify.ema import Averages, Ema
 from cigl.sparsify.layer import Layer
-from cigl.sparsify.options import is_whole
+from cigl.sparsify.options import is_number, is_whole
+from cigl.sparsify.state_evidence import Verdict
 
 if TYPE_CHECKING:
     from cigl.sparsify.sparsifier import Sparsifier
@@ -44,27 +46,34 @@ class SavedState:
     layers: Mapping[str, SavedLayer]
     collection: Collection | None
     places: dict[str, int]
+    averages: Mapping[float, Ema]
+    optimizer_states: dict[str, Verdict]
 
     @property
     def fingerprints(self) -> Fingerprints:
         return {name: (layer.fingerprint, layer.optimizer) for name, layer in self.layers.items()}
 
 
-def save(sparse: Sparsifier, places: Mapping[str, int]) -> dict[str, Any]:
-    return {
+def save(sparse: Sparsifier, places: Mapping[str, int], averages: Averages) -> dict[str, Any]:
+    state: dict[str, Any] = {
         "version": VERSION,
         "step": sparse.step,
         "settings": dict(sparse.settings),
         "method": sparse.method.describe(),
-        "layers": {layer.name: _save_layer(layer, sparse) for layer in sparse.layers},
+        "layers": {layer.name: _save_layer(layer) for layer in sparse.layers},
         "collection": None if sparse.collection is None else sparse.collection.state_dict(),
         "places": dict(places),
         "kernels": sparse.kernels,  # for the record: a run may resume with others
     }
+    if averages:
+        state["ema"] = averages.state()
+    if not sparse.states.is_known:
+        state["optimizer_states"] = {n: v.fresh if v.per_weight else None for n, v in sparse.states.verdicts.items()}
+    return state
 
 
-def _save_layer(layer: Layer, sparse: Sparsifier) -> dict[str, Any]:
-    weights, states = fingerprints(layer, sparse.optimizer)
+def _save_layer(layer: Layer) -> dict[str, Any]:
+    weights, states = fingerprints(layer)
     return {
         "mask": layer.mask,
         "explored": layer.explored.clone(),
@@ -74,14 +83,14 @@ def _save_layer(layer: Layer, sparse: Sparsifier) -> dict[str, Any]:
     }
 
 
-def read(sparse: Sparsifier, state: Mapping[str, Any]) -> SavedState:
+def read(sparse: Sparsifier, state: Mapping[str, Any], averages: Averages) -> SavedState:
     """Check everything, change nothing."""
     if not isinstance(state, Mapping) or not {"version", "layers"} <= state.keys():
         raise CiglError("this is not a state of a cigl sparsifier: save it with sparse.state_dict().")
     if state["version"] != VERSION:
         raise CiglError(f"this state has format version {state['version']}; this cigl reads {VERSION}.")
     try:
-        return _read(sparse, state)
+        return _read(sparse, state, averages)
     except CiglError:
         raise
     except Exception as error:  # a damaged file can hold anything
@@ -89,7 +98,7 @@ def read(sparse: Sparsifier, state: Mapping[str, Any]) -> SavedState:
         raise CiglError(f"this sparsifier state is damaged ({what}): take an earlier checkpoint.") from error
 
 
-def _read(sparse: Sparsifier, state: Mapping[str, Any]) -> SavedState:
+def _read(sparse: Sparsifier, state: Mapping[str, Any], averages: Averages) -> SavedState:
     for what, mine in (("method", sparse.method.describe()), ("settings", sparse.settings)):
         _check_same(f"{what} ", mine, state[what])
     layers = {name: SavedLayer(**part) for name, part in state["layers"].items()}
@@ -107,7 +116,15 @@ def _read(sparse: Sparsifier, state: Mapping[str, Any]) -> SavedState:
     places = dict(state["places"])
     if not set(places) <= set(layers) or not all(is_whole(count) and count >= 0 for count in places.values()):
         raise ValueError(f"places {places}")
-    return SavedState(int(state["step"]), layers, collection, places)
+    emas = averages.read(state.get("ema", ()))  # neither was there in version 0.1.0
+    verdicts = _read_verdicts(state.get("optimizer_states", {}))
+    return SavedState(int(state["step"]), layers, collection, places, emas, verdicts)
+
+
+def _read_verdicts(state: Mapping[str, Any]) -> dict[str, Verdict]:
+    if not all(isinstance(n, str) and (f in (None, "weight") or is_number(f)) for n, f in state.items()):
+        raise ValueError(f"optimizer_states {state}")
+    return {name: Verdict(False) if fresh is None else Verdict(True, fresh) for name, fresh in state.items()}
 
 
 def _check_layer(layer: Layer, saved: SavedLayer, may_be_denser: bool) -> None:
@@ -145,4 +162,5 @@ def apply(sparse: Sparsifier, saved: SavedState) -> None:
         part = saved.layers[layer.name]
         layer.set_mask(part.mask, part.explored)
         layer.memory = {name: value.to(layer.bits.device, copy=True) for name, value in part.memory.items()}
+    sparse.states.restore(saved.optimizer_states)
     sparse.collection, sparse.step = saved.collection, saved.step

@@ -11,12 +11,12 @@ import zlib
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
 from cigl.errors import CiglError, CiglWarning
 from cigl.sparsify.layer import Layer
+from cigl.sparsify.unselected import Unselected
 
 Fingerprints = Mapping[str, tuple[int, Mapping[str, int]]]  # of each layer's weights and optimizer state
 
@@ -24,8 +24,8 @@ Fingerprints = Mapping[str, tuple[int, Mapping[str, int]]]  # of each layer's we
 class Checks:
     """Knows what was loaded since the last check."""
 
-    def __init__(self, layers: Sequence[Layer], optimizer: Optimizer):
-        self._layers, self._optimizer = layers, optimizer
+    def __init__(self, layers: Sequence[Layer], unselected: Unselected):
+        self._layers, self._unselected = layers, unselected
         self._loaded: Fingerprints | None = None  # empty: weights or optimizer state, but no sparsifier state
 
     def weights_were_loaded(self) -> None:
@@ -36,12 +36,15 @@ class Checks:
 
     def run(self, step: int) -> None:
         check_parameters(self._layers)
+        self._unselected.run(step)
         if self._loaded is None:
             return
-        if self._loaded:
-            check_fingerprints(self._layers, self._optimizer, self._loaded, step)
+        belong_together = bool(self._loaded)
+        if belong_together:
+            check_fingerprints(self._layers, self._loaded, step)
             self._loaded = {}
-        check_zeros(self._layers, self._optimizer)
+        # Weights that were saved with this M may have been written to before: zeros.py sets that right.
+        check_zeros(self._layers, weights=not belong_together)
         self._loaded = None
 
 
@@ -50,15 +53,15 @@ def fingerprint(tensor: Tensor) -> int:
     return zlib.crc32(tensor.contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
 
 
-def fingerprints(layer: Layer, optimizer: Optimizer) -> tuple[int, dict[str, int]]:
+def fingerprints(layer: Layer) -> tuple[int, dict[str, int]]:
     """Of a layer's weights and of its optimizer state."""
-    return fingerprint(layer.true_weight()), {name: fingerprint(state) for name, state in layer.states(optimizer)}
+    return fingerprint(layer.true_weight()), {s.name: fingerprint(s.tensor) for s in layer.states()}
 
 
-def check_fingerprints(layers: Sequence[Layer], optimizer: Optimizer, expected: Fingerprints, step: int) -> None:
+def check_fingerprints(layers: Sequence[Layer], expected: Fingerprints, step: int) -> None:
     for layer in layers:
         weights, states = expected[layer.name]
-        weights_now, states_now = fingerprints(layer, optimizer)
+        weights_now, states_now = fingerprints(layer)
         if weights_now != weights:
             raise CiglError(
                 f"the weights of {layer.name} are not those that belong to the loaded sparsifier state (step "
@@ -76,20 +79,20 @@ def check_fingerprints(layers: Sequence[Layer], optimizer: Optimizer, expected: 
             return
 
 
-def check_zeros(layers: Sequence[Layer], optimizer: Optimizer) -> None:
+def check_zeros(layers: Sequence[Layer], weights: bool = True) -> None:
     """After the user has loaded something: nothing may lie outside M."""
     for layer in layers:
         outside = ~layer.mask
-        if stray := int(((layer.weight != 0) & outside).sum()):
+        if weights and (stray := int(((layer.weight != 0) & outside).sum())):
             raise CiglError(
                 f"the weights loaded into the model have {stray} non-zeros outside the mask of {layer.name}: "
                 "load the sparsifier's state of the same moment too (sparse.load_state_dict), or load the "
                 "weights first and then attach with initial='magnitude'."
             )
-        for name, state in layer.states(optimizer):
-            if stray := int(((state != 0) & outside).sum()):
+        for state in layer.states():
+            if stray := int(((state.tensor != 0) & (state.tensor != state.of_zero) & outside).sum()):
                 raise CiglError(
-                    f"the state loaded into the optimizer has {stray} non-zeros ({name}) outside the mask of "
+                    f"the state loaded into the optimizer has {stray} non-zeros ({state.name}) outside the mask of "
                     f"{layer.name}: load model, optimizer and sparsifier states that were saved at the same moment."
                 )
 
@@ -97,23 +100,44 @@ def check_zeros(layers: Sequence[Layer], optimizer: Optimizer) -> None:
 def check_parameters(layers: Sequence[Layer]) -> None:
     for layer in layers:
         for owner in layer.selected.owners:
-            if owner.module._parameters.get(owner.attribute) is not layer.selected.parameter:
+            held = owner.module._parameters.get(owner.attribute)
+            if held is layer.selected.parameter:
+                continue
+            if held is not None and not isinstance(held, nn.Parameter):
                 raise CiglError(
-                    f"the parameter {layer.name} was replaced after cigl.attach (by load_state_dict(assign="
-                    "True), sharding or the like): detach, and attach to the model as it is now."
+                    f"torch.func computes with a stand-in for {layer.name}, on which masks can't act: train through "
+                    "model(x) and loss.backward(), and use functional_call or torch.func.grad in eval mode only."
                 )
+            raise CiglError(
+                f"the parameter {layer.name} was replaced after cigl.attach (by load_state_dict(assign="
+                "True), sharding, torch.func.functional_call or the like): detach, and attach to the model as it "
+                "is now."
+            )
 
 
 def check_same_masks(layers: Sequence[Layer], ddp: DistributedDataParallel) -> None:
     """Under DDP every process must have the same M: it is never sent around."""
-    sums = [zlib.crc32(layer.mask.contiguous().cpu().numpy().data) for layer in layers]
-    mine = torch.tensor(sums, device=layers[0].bits.device)
-    low, high = mine.clone(), mine.clone()
-    torch.distributed.all_reduce(low, torch.distributed.ReduceOp.MIN, group=ddp.process_group)
-    torch.distributed.all_reduce(high, torch.distributed.ReduceOp.MAX, group=ddp.process_group)
-    for layer, same in zip(layers, (low == high).tolist(), strict=True):
-        if not same:
+    attached = zlib.crc32(repr([(layer.name, tuple(layer.shape)) for layer in layers]).encode())
+    device, group = layers[0].bits.device, ddp.process_group
+    if ranks := _differing(torch.tensor([attached], device=device), group)[0]:
+        raise CiglError(
+            f"the processes (ranks {ranks}) made different layers sparse: attach to the same model with the same "
+            "options everywhere."
+        )
+    masks = torch.tensor([fingerprint(layer.bits) for layer in layers], device=device)
+    for layer, ranks in zip(layers, _differing(masks, group), strict=True):
+        if ranks:
             raise CiglError(
-                f"the processes hold different masks of {layer.name}: attach with the same seed everywhere, "
-                "and with initial='magnitude' only after the model was wrapped in DistributedDataParallel."
+                f"the processes (ranks {ranks}) hold different masks of {layer.name}: attach with the same seed "
+                "everywhere, and with initial='magnitude' only after the model was wrapped in "
+                "DistributedDataParallel."
             )
+
+
+def _differing(mine: Tensor, group: torch.distributed.ProcessGroup) -> list[str]:
+    """For each number "0 and R", R the first rank whose number is another one than rank 0's; or nothing."""
+    all_ranks = [torch.empty_like(mine) for _ in range(torch.distributed.get_world_size(group))]
+    torch.distributed.all_gather(all_ranks, mine, group=group)
+    columns = zip(*(numbers.tolist() for numbers in all_ranks), strict=True)
+    firsts = [next((rank for rank, number in enumerate(column) if number != column[0]), 0) for column in columns]
+    return [f"0 and {first}" if first else "" for first in firsts]

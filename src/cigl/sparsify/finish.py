@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from cigl.errors import CiglError, CiglWarning
 from cigl.sparsify.averaging import Mean, Snapshots
 from cigl.sparsify.batch_norm import Forward, reestimate_batch_norm, running_norms
-from cigl.sparsify.binding import remove_hooks
+from cigl.sparsify.copies import make_plain
 from cigl.sparsify.elements import as_scores, fill, keep_only
 from cigl.sparsify.options import is_whole
 from cigl.sparsify.random_mask import RandomMask
 from cigl.sparsify.random_numbers import key
 from cigl.sparsify.topology import largest
+from cigl.sparsify.zeros import count_outside
 
 if TYPE_CHECKING:
     from cigl.sparsify.sparsifier import Sparsifier
@@ -31,15 +32,36 @@ def finalize(sparse: Sparsifier, loader: Iterable[Any] | None, forward: Forward 
             f"there is nothing to average yet: {_progress(sparse)}; the first snapshot comes at step "
             f"{sparse.table.snapshot_steps[0]}. Train on, or take the current weights with finalize(average=False)."
         )
-    if sparse.step < sparse.table.steps:
-        warnings.warn(f"finalizing early: {_progress(sparse)}.", CiglWarning, stacklevel=3)
     _need_loader(sparse, loader, changed=changes_weights(sparse, average))
-    if mean is not None:
-        values = _cut_back(sparse, mean.mean) if sparse.method.resparsify else mean.mean
+    _check_length(sparse)
+    if mean is not None and sparse.method.resparsify:
+        values = _cut_back(sparse, mean.mean)
+    elif mean is not None:
+        values = _with_announced_zeros(sparse, mean.mean)
     else:
         rates = sparse.mask_rates if sparse.method.final_weights == "p*W" else {}
-        values = {layer.name: layer.true_weight() * (1 - rates.get(layer.name, 0.0)) for layer in sparse.layers}
+        final = {layer.name: layer.true_weight() * (1 - rates.get(layer.name, 0.0)) for layer in sparse.layers}
+        values = _with_announced_zeros(sparse, final)
     model = _plain_copy(sparse, values)
+    if loader is not None:
+        reestimate_batch_norm(model, loader, forward)
+    return model
+
+
+def finalize_ema(
+    sparse: Sparsifier,
+    average: Mapping[str, Tensor],
+    loader: Iterable[Any] | None,
+    forward: Forward | None,
+    needs_loader: bool,
+) -> nn.Module:
+    if needs_loader and loader is None and running_norms(sparse.model):
+        raise CiglError(
+            "the model has batch norm, and its statistics are not those of the average: pass a loader over training "
+            "data, finalize(loader), or average them too, sparse.ema(decay, use_buffers=True)."
+        )
+    _check_length(sparse)
+    model = _plain_copy(sparse, _with_announced_zeros(sparse, average))
     if loader is not None:
         reestimate_batch_norm(model, loader, forward)
     return model
@@ -58,7 +80,7 @@ def members(sparse: Sparsifier, n: int | None, random_mask: RandomMask) -> list[
         n = len(snapshots) if n is None else n
         if not 1 <= n <= len(snapshots):
             raise CiglError(f"{len(snapshots)} snapshots were taken, {n} asked for: {_progress(sparse)}.")
-        return [_plain_copy(sparse, values) for values in snapshots[-n:]]
+        return [_plain_copy(sparse, _with_announced_zeros(sparse, values)) for values in snapshots[-n:]]
     if not sparse.method.has_random_mask:
         raise CiglError(
             f"method {sparse.method.name!r} has neither snapshots nor a random mask to draw members from; "
@@ -73,7 +95,7 @@ def members(sparse: Sparsifier, n: int | None, random_mask: RandomMask) -> list[
         for layer, off in zip(sparse.layers, random_mask.draw("members", number, rates), strict=True):
             values[layer.name] = layer.true_weight()
             fill(values[layer.name], off, 0)
-        models.append(_plain_copy(sparse, values))
+        models.append(_plain_copy(sparse, _with_announced_zeros(sparse, values)))
     return models
 
 
@@ -102,7 +124,7 @@ def sample_posterior(
             generator = torch.Generator().manual_seed(key(int(seed), "posterior", number, name) >> 1)
             noise = torch.randn(value.shape, generator=generator, dtype=value.dtype).to(value.device)
             values[name] = value + variance[name].clamp_min(0).sqrt() * noise
-        models.append(_plain_copy(sparse, values))
+        models.append(_plain_copy(sparse, _with_announced_zeros(sparse, values)))
         if loader is not None:
             reestimate_batch_norm(models[-1], loader, forward)
     return models
@@ -119,6 +141,12 @@ def _progress(sparse: Sparsifier) -> str:
     return f"{sparse.step} of the {sparse.table.steps} announced steps were seen"
 
 
+def _check_length(sparse: Sparsifier) -> None:
+    if sparse._loop.watch.is_off():
+        when = "early" if sparse.step < sparse.table.steps else "late"
+        warnings.warn(f"finalizing {when}: {_progress(sparse)}{sparse._loop.watch.why()}.", CiglWarning, stacklevel=4)
+
+
 def _need_loader(sparse: Sparsifier, loader: Iterable[Any] | None, changed: bool) -> None:
     if loader is None and changed and running_norms(sparse.model):
         raise CiglError(
@@ -129,22 +157,50 @@ def _need_loader(sparse: Sparsifier, loader: Iterable[Any] | None, changed: bool
 
 def _cut_back(sparse: Sparsifier, mean: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Sup-tickets: the largest of the superposed weights, as many per layer as it may have."""
-    values = dict(mean)
+    return dict(mean) | {layer.name: _largest(mean[layer.name], layer.target) for layer in sparse.layers}
+
+
+def _largest(value: Tensor, count: int) -> Tensor:
+    """The ``count`` entries of largest magnitude, zeros elsewhere."""
+    value = value.clone()
+    bits = torch.zeros_like(value, dtype=torch.int8)
+    fill(bits, torch.from_numpy(largest(as_scores(value.abs()), count)).to(value.device), -1)
+    keep_only(value, bits)
+    return value
+
+
+def _with_announced_zeros(sparse: Sparsifier, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """No weight outside M, whatever was written to the model, and no layer with more than announced."""
+    result, cut = dict(values), []
     for layer in sparse.layers:
-        value = values[layer.name].clone()
-        bits = torch.zeros_like(value, dtype=torch.int8)
-        fill(bits, torch.from_numpy(largest(as_scores(value.abs()), layer.target)).to(value.device), -1)
-        keep_only(value, bits)
-        values[layer.name] = value
-    return values
+        value = result[layer.name]
+        if count_outside(value, layer.bits):
+            value = value.clone()
+            keep_only(value, layer.bits)
+        if int(value.count_nonzero()) > layer.target:  # gradual pruning, before its last round
+            value = _largest(value, layer.target)
+            cut.append(layer.name)
+        result[layer.name] = value
+    if cut:
+        message = (
+            f"the pruning of {cut[0]} was not completed: in what is returned, {len(cut)} layers were cut to the "
+            "announced number of weights, by magnitude."
+        )
+        warnings.warn(message, CiglWarning, stacklevel=4)
+    return result
 
 
 @torch.no_grad()
 def _plain_copy(sparse: Sparsifier, values: Mapping[str, Tensor]) -> nn.Module:
+    """Of the model, with these ``values``."""
     model = copy.deepcopy(sparse.model)
-    remove_hooks(model)
+    make_plain(model)
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     for name, value in values.items():
+        if name not in tensors:
+            raise CiglError(
+                f"{name} was removed from the model after cigl.attach: detach, and attach to the new model."
+            )
         tensors[name].copy_(value)
     for parameter in model.parameters():
         parameter.grad = None

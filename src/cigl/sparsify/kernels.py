@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -24,11 +24,22 @@ class Kernels(Protocol):
     def topology_changed(self) -> None:
         """M is another one."""
 
+    def on_gradient(self, parameter: nn.Parameter, gradient: Tensor) -> None:
+        """The gradient of a micro-batch has arrived."""
+
     def made(self, parameter: nn.Parameter, gradient: Tensor) -> bool:
         """Whether the gradient came from these kernels and nothing was added to it: it is zero outside M."""
 
     def masked(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         """The gradient is zero outside M now, whatever was written to it."""
+
+    def hold_z(self, parameter: nn.Parameter, key: int, threshold: int) -> Callable[[], Tensor] | None:
+        """Take a step's Z upon themselves, if nothing but they is to read this weight: its positions, when asked.
+
+        The parameter then holds M*W, and the switched-off weights still have no part in output, gradient and update.
+        """
+
+    def end_step(self) -> None: ...
 
     def begin_update(self, optimizer: Optimizer) -> None:
         """The optimizer is about to step; weights may be taken out of its sight, to be moved in ``end_update``."""
@@ -53,15 +64,22 @@ def check_possible(kind: str, model: nn.Module, parameters: Sequence[nn.Paramete
         raise CiglError(f"kernels='sparse' is not possible: {reason}; use kernels='auto' or 'masked'.")
 
 
-def make(kind: str, model: nn.Module, layers: Sequence[Layer], needs_dense: Callable[[], bool]) -> Kernels | None:
+def make(
+    kind: str,
+    model: nn.Module,
+    layers: Sequence[Layer],
+    needs_dense: Callable[[], bool],
+    needs_z: Callable[[Collection[nn.Parameter]], None],
+) -> Kernels | None:
     """The kernels of this kind; None where every step runs on masked dense layers.
 
-    ``needs_dense`` says of the step under way whether the method needs its dense gradient.
+    ``needs_dense`` says of the step under way whether the method needs its dense gradient. ``needs_z`` is called before
+    torch reads weights whose Z the kernels hold.
     """
     if kind == "masked" or _implementation().impossible(model, [layer.parameter for layer in layers]):
         return None
     active = {layer.parameter: layer.active for layer in layers}
-    kernels: Kernels = _implementation().TrainingKernels(model, active, needs_dense, insist=kind == "sparse")
+    kernels: Kernels = _implementation().TrainingKernels(model, active, needs_dense, needs_z, insist=kind == "sparse")
     return kernels
 
 

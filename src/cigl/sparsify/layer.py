@@ -6,16 +6,18 @@ decides *when* something happens (see step.py) or *which* weights (see topology.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.utils.weak import TensorWeakRef
 
 from cigl.sparsify import random_numbers
 from cigl.sparsify.elements import fill, keep_only, read, write
+from cigl.sparsify.optimizer_state import OptimizerState, StateTensor
 from cigl.sparsify.random_numbers import Positions
 from cigl.sparsify.select import Selected
 from cigl.sparsify.topology import Change
@@ -61,12 +63,14 @@ class Layer:
     selected: Selected
     target: int  # how many weights the finished layer has
     seed: int
+    optimizer: OptimizerState
     bits: Tensor = field(init=False)  # M as int8: -1 (all bits set) where active, else 0
     explored: Tensor = field(init=False)  # where M was ever 1
     memory: dict[str, Tensor] = field(default_factory=dict)  # what the method has declared
     gradient: Tensor | None = None  # dense, summed over the step's micro-batches, while it is needed
     is_dense: bool = False  # M is all ones: there is nothing to mask
-    set_aside: SetAside | None = None  # while a Z is in force
+    set_aside: SetAside | None = None  # while a Z is in force in the parameter itself
+    held_z: Callable[[], Tensor] | None = None  # while one is in force in sparse kernels alone: its positions
     _masked: MaskedGradient | None = None
 
     def __post_init__(self) -> None:
@@ -89,8 +93,7 @@ class Layer:
     def random_mask(self) -> Tensor:
         """Z, a new bool tensor: False where a weight is switched off."""
         mask = torch.ones_like(self.bits, dtype=torch.bool)
-        if self.set_aside is not None:
-            fill(mask, self.set_aside.positions, 0)
+        self.apply_z(mask)
         return mask
 
     def set_mask(self, mask: Tensor, explored: Tensor | None = None) -> None:
@@ -120,11 +123,35 @@ class Layer:
 
     # Z
 
-    def switch_off(self, positions: Tensor, zeros: Tensor, optimizer: Optimizer) -> None:
+    def states(self) -> list[StateTensor]:
+        """The optimizer's state that has one number per weight."""
+        return self.optimizer.of(self.parameter)
+
+    def switch_off(self, positions: Tensor, zeros: Tensor) -> None:
         """Put Z in force: these weights and their optimizer state are set aside."""
-        state = {name: read(value, positions) for name, value in self.states(optimizer)}
+        state = {state.name: read(state.tensor, positions) for state in self.states()}
+        for name, tensor in self.optimizer.open(self.parameter).items():  # may turn out to be per weight in this step
+            state[name] = read(tensor, positions)
         self.set_aside = SetAside(positions, read(self.weight, positions), zeros, state)
         self.set_aside.mask(self.weight)
+
+    def put_in_force(self) -> None:
+        """A Z that was in force in sparse kernels alone: also in the parameter, for whatever reads it next.
+
+        What the kernels have computed stands, so that a backward that is still due may come.
+        """
+        if self.held_z is not None:
+            positions, self.held_z = self.held_z(), None
+            zeros = torch.zeros(positions.shape, dtype=self.weight.dtype)
+            with _unsafe_preserve_version_counter(self.parameter):
+                self.switch_off(positions, zeros)
+
+    def apply_z(self, tensor: Tensor) -> None:
+        """Zero at the weights that Z has switched off."""
+        if self.set_aside is not None:
+            fill(tensor, self.set_aside.positions, 0)
+        elif self.held_z is not None:
+            fill(tensor, self.held_z(), 0)
 
     def suspend(self) -> None:
         """M*W for an eval forward, while Z stays in force."""
@@ -135,21 +162,20 @@ class Layer:
         if self.set_aside is not None:
             self.set_aside.mask(self.weight)
 
-    def switch_on(self, optimizer: Optimizer) -> None:
+    def switch_on(self) -> None:
         """End of the step: what Z had switched off is as it was, weights and optimizer state."""
         if self.set_aside is None:
             return
         self.set_aside.restore(self.weight)
-        state = optimizer.state.get(self.parameter, {})
-        for name, value in self.set_aside.state.items():
-            write(state[name], self.set_aside.positions, value)
-        if not self.set_aside.state:  # the optimizer may just have made its state
-            for _, tensor in self.states(optimizer):
-                fill(tensor, self.set_aside.positions, 0)
+        for state in self.states():
+            if state.name in self.set_aside.state:
+                write(state.tensor, self.set_aside.positions, self.set_aside.state[state.name])
+            else:  # the optimizer has just made it, of weights that were switched off
+                state.start(self.set_aside.positions, self.set_aside.weights)
 
     def end_step(self) -> None:
         """Nothing of a step stays."""
-        self.set_aside = self.gradient = None
+        self.set_aside = self.held_z = self.gradient = None
 
     def true_weight(self) -> Tensor:
         """A copy of M*W, also while Z is in force."""
@@ -171,14 +197,16 @@ class Layer:
         else:
             self.gradient += incoming.detach()
 
-    def mask_gradient(self, by_z_alone: bool = False) -> None:
-        """By M and Z, or by Z alone where the gradient is zero outside M already."""
+    def mask_gradient(self, from_kernels: bool = False) -> None:
+        """By M and Z; where sparse kernels made the gradient, by a Z that they did not know."""
         gradient = self.parameter.grad
         assert gradient is not None
-        if not self.is_dense and not by_z_alone:
+        if not self.is_dense and not from_kernels:
             keep_only(gradient, self.bits)
         if self.set_aside is not None:
             self.set_aside.mask(gradient)
+        elif not from_kernels:  # else the kernels have done it
+            self.apply_z(gradient)
         self._masked = MaskedGradient.of(gradient)
 
     def gradient_was_changed(self) -> bool:
@@ -209,37 +237,34 @@ class Layer:
 
     # M
 
-    def change_mask(self, change: Change, optimizer: Optimizer, start_variance: str) -> None:
-        """Drop and grow; dropped weights, their gradient and optimizer state become zero."""
+    def change_mask(self, change: Change, start_variance: str) -> None:
+        """Drop and grow; dropped weights and their gradient become zero, their optimizer state that of a new weight."""
         dropped, grown = self.positions(change.dropped), self.positions(change.grown)
-        states = dict(self.states(optimizer))
         fill(self.bits, dropped, 0)
         fill(self.bits, grown, -1)
         fill(self.explored, grown, 1)
         self.is_dense = change.active.size == self.size
         gradient = self.parameter.grad
-        for tensor in [self.weight, *states.values(), *([] if gradient is None else [gradient])]:
+        for tensor in [self.weight, *([] if gradient is None else [gradient])]:
             fill(tensor, dropped, 0)
-        if start_variance == "mean" and len(grown):
-            for name in {"exp_avg_sq", "square_avg"} & states.keys():
-                total = states[name].sum()  # zero outside M, and at the grown weights so far
-                fill(states[name], grown, float(total / max(1, change.active.size - len(grown))))
+        for name, tensor, new in ((state.name, state.tensor, state.of_zero) for state in self.states()):
+            fill(tensor, dropped, new)
+            if new:
+                fill(tensor, grown, new)
+            elif start_variance == "mean" and len(grown) and name in ("exp_avg_sq", "square_avg"):
+                total = tensor.sum()  # zero outside M, and at the grown weights so far
+                fill(tensor, grown, float(total / max(1, change.active.size - len(grown))))
 
-    def clear_inactive(self, optimizer: Optimizer) -> None:
-        """Zero weights, gradient and optimizer state outside M: at the start, and where an optimizer mixes."""
+    def clear_inactive(self) -> None:
+        """Zero weights and gradient and reset state outside M: at the start, and where an optimizer mixes weights."""
         gradient = [] if self.parameter.grad is None else [self.parameter.grad]
-        for tensor in [self.weight, *gradient, *dict(self.states(optimizer)).values()]:
+        for tensor in [self.weight, *gradient]:
             keep_only(tensor, self.bits)
+        for state in self.states():
+            state.clear(self.bits)
 
     def writable(self, scores: Tensor) -> Tensor:
         """Scores that may be written to: a copy, if a method has returned something of the layer itself."""
         mine = [self.weight, self.gradient, *self.memory.values()]
         same = any(tensor is not None and tensor.data_ptr() == scores.data_ptr() for tensor in mine)
         return scores.clone() if same else scores
-
-    def states(self, optimizer: Optimizer) -> list[tuple[str, Tensor]]:
-        """The optimizer's state that has one number per weight."""
-        state = optimizer.state.get(self.parameter, {})
-        return [
-            (name, value) for name, value in state.items() if isinstance(value, Tensor) and value.shape == self.shape
-        ]

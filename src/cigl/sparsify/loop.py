@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from cigl.errors import CiglWarning
+from cigl.sparsify.agreement import Agreement
 from cigl.sparsify.checks import Checks
+from cigl.sparsify.ema import Averages
 from cigl.sparsify.kernels import Kernels
 from cigl.sparsify.layer import Layer
+from cigl.sparsify.mixed_modes import explain_backward
 from cigl.sparsify.processes import Processes
 from cigl.sparsify.random_mask import RandomMask
 from cigl.sparsify.step import Step
+from cigl.sparsify.watch import Watch
+from cigl.sparsify.zeros import Zeros
 
 if TYPE_CHECKING:
     from cigl.sparsify.sparsifier import Sparsifier
@@ -22,47 +27,78 @@ if TYPE_CHECKING:
 class Loop:
     """Makes a step at its first event, reports the loop's events to it, and drops it at its end."""
 
-    def __init__(self, sparse: Sparsifier, random_mask: RandomMask, checks: Checks, kernels: Kernels | None):
+    def __init__(
+        self,
+        sparse: Sparsifier,
+        random_mask: RandomMask,
+        checks: Checks,
+        kernels: Kernels | None,
+        averages: Averages,
+    ):
         self.step: Step | None = None
-        self._sparse, self._random_mask, self._checks, self._kernels = sparse, random_mask, checks, kernels
-        self._processes = Processes(sparse.layers)
+        self._sparse, self._random_mask, self._checks = sparse, random_mask, checks
+        self._kernels, self._averages = kernels, averages
+        self._processes = Processes(sparse.layers, sparse.method.has_random_mask or bool(sparse.table.update_steps))
+        self.zeros, self.watch, self.agreement = Zeros(sparse.layers), Watch(sparse), Agreement(sparse)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a training forward of the step under way was seen."""
+        return self.step is not None and self.step.has_begun
 
     def _current(self) -> Step:
         if self.step is None:
             self.step = Step(self._sparse, self._random_mask, self._processes, self._kernels)
         return self.step
 
-    def on_forward(self, training: bool) -> None:
-        if training:
-            if self.step is None or not self.step.has_begun:
+    def on_forward(self, module: nn.Module) -> None:
+        is_part = module is not self._sparse.model
+        if not self.has_begun:
+            for layer in self._sparse.layers:
+                layer.follow_parameter()
+        if module.training:
+            if not self.has_begun:
                 self._checks.run(self._sparse.step)
-            self._current().forward()
-        elif self.step is not None:
+                self.zeros.restore(everywhere=self._sparse.table.updates(self._sparse.step + 1))
+            self._current().forward(whole=not is_part)
+            self.watch.forward()
+            return
+        if not self.has_begun:
+            self.zeros.notice()
+            if is_part and self._sparse.method.has_random_mask and torch.is_grad_enabled():
+                explain_backward(module, self._sparse.layers, self)
+        if self.step is not None:
             self.step.evaluate()
+
+    def torch_reads(self, parameters: Collection[nn.Parameter]) -> None:
+        """Weights whose Z was held by sparse kernels are about to be read by torch."""
+        if self.step is not None:
+            self.step.put_in_force(layer for layer in self._sparse.layers if layer.parameter in parameters)
 
     def on_dense_gradient(self, layer: Layer, gradient: Tensor) -> None:
         self._current().keep_gradient(layer, gradient)
 
     def on_gradient(self, layer: Layer) -> None:
+        self.watch.gradient(layer)
         self._current().mask_gradient(layer)
 
     def on_step_begin(self) -> None:
+        self.agreement.compare(self._sparse.step + 1)
         self._current().begin_update()
 
     def on_step_end(self) -> None:
         step = self._current()
         step.end_update()
+        for layer in self._sparse.layers:
+            if layer.gradient_was_changed():  # by a hook that came after ours, so the optimizer saw no masked one
+                layer.clear_inactive()
+        self.watch.updated()
+        self._averages.update()
         try:
             step.conclude()
         finally:  # a user's score may fail: the step is over all the same
             self._drop()
-        announced = self._sparse.table.steps
-        if step.number == announced + 1:
-            message = (
-                f"training continues past the {announced} steps announced to cigl.attach: no more topology "
-                "rounds, and the average continues."
-            )
-            warnings.warn(message, CiglWarning, stacklevel=2)
+        self.watch.step_ended()
 
     def on_load_begin(self) -> None:
         self.restore_weights()  # what is not among the loaded weights must be M*W
@@ -80,3 +116,6 @@ class Loop:
         self.step = None
         for layer in self._sparse.layers:
             layer.end_step()
+        if self._kernels is not None:
+            self._kernels.end_step()
+        self.zeros.seal()

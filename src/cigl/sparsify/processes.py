@@ -8,15 +8,19 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from cigl.errors import CiglError
 from cigl.sparsify.checks import check_same_masks
 from cigl.sparsify.layer import Layer
 
 
 class Processes:
-    """Found at the first training forward inside DistributedDataParallel; until then there is one process."""
+    """Found at the first training forward inside DistributedDataParallel; until then there is one process.
 
-    def __init__(self, layers: Sequence[Layer]):
-        self._layers = layers
+    ``follows_steps`` says that M or Z depend on the step, so that every process must take the same steps.
+    """
+
+    def __init__(self, layers: Sequence[Layer], follows_steps: bool):
+        self._layers, self._follows_steps = layers, follows_steps
         self._ddp: DistributedDataParallel | None = None
 
     @property
@@ -24,7 +28,17 @@ class Processes:
         return self._ddp is not None
 
     def find(self) -> None:
-        if self._ddp is None and (ddp := _active_ddp()) is not None:
+        ddp = _active_ddp()
+        if ddp is None:
+            return
+        if _may_end_early(ddp):
+            if self._follows_steps:
+                raise CiglError(
+                    "DistributedDataParallel.join() lets processes take different numbers of steps, but masks are "
+                    "those of a step: give every process the same number of batches, or use "
+                    "join(throw_on_early_termination=True)."
+                )
+        elif self._ddp is None:
             check_same_masks(self._layers, ddp)
             self._ddp = ddp
 
@@ -41,3 +55,9 @@ def _active_ddp() -> DistributedDataParallel | None:
     getter = getattr(DistributedDataParallel, "_get_active_ddp_module", None)
     found = getter() if getter is not None else None
     return found if isinstance(found, DistributedDataParallel) else None
+
+
+def _may_end_early(ddp: DistributedDataParallel) -> bool:
+    """Within ``ddp.join()`` processes may run out of batches, and then answer DDP's own collectives only."""
+    config = getattr(ddp, "_join_config", None)
+    return config is not None and config.enable and not config.throw_on_early_termination

@@ -47,6 +47,10 @@ class RandomMask:
             return list(parts)
         return [part.to(layer.bits.device) for layer, part in zip(self._layers, parts, strict=True)]
 
+    def law(self, layer: Layer, stream: str, number: int, rate: float) -> tuple[int, int]:
+        """The key of a layer's random numbers, and the threshold below which they switch a weight off."""
+        return key(self._seed, stream, number, layer.name), _threshold(rate)
+
     def active(self) -> dict[str, Positions]:
         """The active positions of each layer: known where Z is drawn in every step, else found in M."""
         return self._draw.parts() if self._draw else {layer.name: layer.active() for layer in self._layers}
@@ -83,7 +87,11 @@ class Draw:
         numbers = mix(self.positions, spans)
         is_off = np.empty(numbers.shape, bool)
         for (start, end, _), rate in zip(spans, rates, strict=True):
-            np.less(numbers[start:end], np.uint32(rate * LARGEST), out=is_off[start:end])
+            np.less(numbers[start:end], np.uint32(_threshold(rate)), out=is_off[start:end])
         ranks = np.flatnonzero(is_off)
         counts = np.diff(np.searchsorted(ranks, self.bounds)).tolist()
         return self.positions[ranks].astype(np.int64), counts
+
+
+def _threshold(rate: float) -> int:
+    return int(np.uint32(rate * LARGEST))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from torch.optim import Optimizer
-
 from cigl.sparsify import topology
 from cigl.sparsify.elements import as_scores
 from cigl.sparsify.layer import Layer
@@ -21,7 +19,6 @@ def update_topology(
     method: Method,
     table: Timetable,
     step: int,
-    optimizer: Optimizer,
 ) -> dict[str, Positions]:
     """Drop and grow, decided in all layers before anything changes; returns the positions that are active now."""
     changes: dict[str, Change] = {}
@@ -36,5 +33,5 @@ def update_topology(
         changes[layer.name] = topology.change(old, keep_scores, grow_scores, keep, grow)
     for layer in layers:
         if layer.name in changes:
-            layer.change_mask(changes[layer.name], optimizer, method.start_variance)
+            layer.change_mask(changes[layer.name], method.start_variance)
     return {**active, **{name: change.active for name, change in changes.items()}}

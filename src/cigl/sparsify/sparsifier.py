@@ -5,24 +5,29 @@ The training itself is in loop.py (the user's loop, as the hooks report it) and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from cigl.errors import CiglError
+from cigl.errors import CiglError, CiglWarning
 from cigl.sparsify import checkpoint, finish
 from cigl.sparsify.batch_norm import Forward, running_norms
 from cigl.sparsify.binding import Binding
 from cigl.sparsify.checks import Checks
+from cigl.sparsify.copies import Absent
+from cigl.sparsify.ema import Averages, Ema
 from cigl.sparsify.kernels import make
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.loop import Loop
 from cigl.sparsify.methods import Method
+from cigl.sparsify.optimizer_state import OptimizerState
 from cigl.sparsify.random_mask import RandomMask
 from cigl.sparsify.schedule import CycleTimetable, Timetable
 from cigl.sparsify.summary import CallCounter, Summary, summarize
+from cigl.sparsify.unselected import Unselected
 
 
 class Sparsifier:
@@ -31,7 +36,7 @@ class Sparsifier:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        states: OptimizerState,
         method: Method,
         table: Timetable,
         layers: list[Layer],
@@ -39,7 +44,8 @@ class Sparsifier:
         kernels: str = "masked",
     ):
         self.model = model
-        self.optimizer = optimizer
+        self.states = states
+        self.optimizer = states.optimizer  # the one that steps, inside whatever wrappers
         self.method = method
         self.table = table
         self.layers = layers
@@ -47,12 +53,19 @@ class Sparsifier:
         self.step = 0  # optimizer steps that were applied
         self.collection = method.collection()
         self._random_mask = RandomMask(layers, method, table, int(settings["seed"]))
-        self._checks = Checks(layers, optimizer)
-        self._calls = CallCounter(model, layers)
+        self._unselected = Unselected(model, layers, self.settings["layers"])
+        self._checks = Checks(layers, self._unselected)
+        self._averages = Averages(self)
         self.kernels = kernels
-        self._kernels = make(kernels, model, layers, self._needs_dense_step)
-        self._loop = Loop(self, self._random_mask, self._checks, self._kernels)
-        self._binding = Binding(model, optimizer, layers, self._loop)
+        with ExitStack() as undo:  # all hooks, or none
+            self._calls = CallCounter(model, layers)
+            undo.callback(self._calls.remove)
+            self._kernels = make(kernels, model, layers, self._needs_dense_step, self._torch_reads)
+            if self._kernels is not None:
+                undo.callback(self._kernels.remove)
+            self._loop = Loop(self, self._random_mask, self._checks, self._kernels, self._averages)
+            self._binding = Binding(model, states.followed, layers, self._loop)
+            undo.pop_all()
 
     # Looking
 
@@ -130,16 +143,27 @@ class Sparsifier:
         self._check()
         return finish.sample_posterior(self, n, loader, forward, seed)
 
+    def ema(self, decay: float = 0.999, *, use_buffers: bool = False) -> Ema:
+        """An exponential moving average of the weights that follows M, updated after each step from now on.
+
+        ``sparse.ema(decay).finalize(loader)`` gives the averaged model, at any time. Each decay has one average,
+        which another call returns again; it is saved and resumed with the sparsifier. ``use_buffers`` averages
+        batch-norm statistics and other buffers too, as in ``torch.optim.swa_utils.AveragedModel``.
+        """
+        if self._binding.is_removed:
+            raise CiglError("this sparsifier was detached: there are no more steps to average.")
+        return self._averages.get(decay, use_buffers)
+
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to resume, as tensors and plain values; save it with the model and optimizer."""
-        return checkpoint.save(self, self._calls.places)
+        return checkpoint.save(self, self._calls.places, self._averages)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state, or refuse it with nothing changed.
 
         The model's weights must be those of the same moment: the next training forward compares.
         """
-        saved = checkpoint.read(self, state)
+        saved = checkpoint.read(self, state, self._averages)
         self._loop.restore_weights()
         checkpoint.apply(self, saved)
         self._random_mask.mask_changed()
@@ -147,6 +171,9 @@ class Sparsifier:
             self._kernels.topology_changed()
         self._calls.restore(saved.places)
         self._checks.state_was_loaded(saved.fingerprints)
+        if missing := self._averages.apply(saved.averages):
+            message = f"the saved state has no EMA with decay {missing[0]}: it starts anew."
+            warnings.warn(message, CiglWarning, stacklevel=2)
 
     def detach(self) -> None:
         """Remove all hooks; the model keeps M*W."""
@@ -161,7 +188,21 @@ class Sparsifier:
         counts = self._calls.is_counting and self.step == 0  # for ever, in a loop that only calls parts of the model
         return counts or self.method.wants_gradient(self.table, self.step + 1)
 
+    def _torch_reads(self, parameters: Collection[nn.Parameter]) -> None:
+        self._loop.torch_reads(parameters)
+
     def _check(self) -> None:
         if self._binding.is_removed:
             raise CiglError("this sparsifier was detached: finalize before detach(), or attach anew.")
+        self._unselected.check()
         self._checks.run(self.step)
+        self._loop.zeros.report()
+        self._loop.agreement.compare_results()
+
+    # Copies: a sparsifier belongs to one model, and a copy of the model goes without
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Absent:
+        return Absent()
+
+    def __reduce__(self) -> tuple[type[Absent], tuple[()]]:
+        return Absent, ()

@@ -16,15 +16,15 @@ This is Algorithm 1 with its M line moved to the end of the iteration, because a
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.optim import SGD, Adam, AdamW, NAdam, RAdam, RMSprop
 
 from cigl.errors import CiglError, CiglWarning
-from cigl.sparsify.elements import fill, is_finite
+from cigl.sparsify.elements import is_finite
 from cigl.sparsify.kernels import Kernels
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.processes import Processes
@@ -33,9 +33,6 @@ from cigl.sparsify.rounds import update_topology
 
 if TYPE_CHECKING:
     from cigl.sparsify.sparsifier import Sparsifier
-
-# These leave a weight with zero value, gradient and state at exactly zero; others are masked again.
-_ELEMENTWISE = {SGD, Adam, AdamW, NAdam, RAdam, RMSprop}
 
 
 class Phase(Enum):
@@ -67,7 +64,7 @@ class Step:
         self._is_averaged = False  # the kept dense gradient, over the processes
         self._overflow: Layer | None = None  # has NaN or Inf in a dense gradient that is needed
         self._sparse, self._random_mask, self._processes, self._kernels = sparse, random_mask, processes, kernels
-        self._layers, self._optimizer = sparse.layers, sparse.optimizer
+        self._layers, self._optimizer, self._states = sparse.layers, sparse.optimizer, sparse.states
         self._rates: list[float] = []  # of Z in each layer, once it is in force
 
     @property
@@ -77,28 +74,45 @@ class Step:
 
     # Forward
 
-    def forward(self) -> None:
-        """Before a training forward: M*Z*W. Gradient accumulation keeps the Z of the first."""
+    def forward(self, whole: bool) -> None:
+        """Before a training forward: M*Z*W. Gradient accumulation keeps the Z of the first.
+
+        ``whole``: it is the model's own, not that of one of its parts.
+        """
+        if not whole:
+            self.put_in_force(self._layers)
         if not self.has_begun:
-            self._put_z_in_force()
+            self._draw_z(in_kernels=whole and self.update is Update.NOT_YET)
         elif self.phase is Phase.SUSPENDED:
             for layer in self._layers:
                 layer.resume()
             torch.clear_autocast_cache()
         self.phase = Phase.AWAITING_GRADIENTS if torch.is_grad_enabled() else Phase.READY
 
-    def _put_z_in_force(self) -> None:
+    def _draw_z(self, in_kernels: bool) -> None:
         for layer in self._layers:
             layer.follow_parameter()
         self._processes.find()
         self._rates = self._random_mask.rates(self.number)
         if not any(self._rates):
             return
+        if in_kernels and self._kernels is not None:
+            for layer, rate in zip(self._layers, self._rates, strict=True):
+                law = self._random_mask.law(layer, "z", self.number, rate)
+                layer.held_z = self._kernels.hold_z(layer.parameter, *law)
+        if all(layer.held_z is not None for layer in self._layers):
+            return
         drawn = self._random_mask.draw("z", self.number, self._rates)
         zeros = torch.zeros(max(len(off) for off in drawn))
         for layer, off in zip(self._layers, drawn, strict=True):
-            layer.switch_off(off, zeros[: len(off)].to(layer.weight), self._optimizer)
+            if layer.held_z is None:
+                layer.switch_off(off, zeros[: len(off)].to(layer.weight))
         torch.clear_autocast_cache()  # it may hold casts of the weights before
+
+    def put_in_force(self, layers: Iterable[Layer]) -> None:
+        """Torch is about to read these layers' weights: a Z that only sparse kernels know acts in them, too."""
+        for layer in layers:
+            layer.put_in_force()
 
     def evaluate(self) -> None:
         """Before an eval forward: M*W."""
@@ -134,6 +148,9 @@ class Step:
         if self.update is not Update.NOT_YET:
             self.update = Update.CLOSURE
             self._check_forward()
+            self.put_in_force(self._layers)
+        if self._kernels is not None and layer.parameter.grad is not None:
+            self._kernels.on_gradient(layer.parameter, layer.parameter.grad)
         self._mask(layer)
         if self._overflow is layer:
             self._overflow = None
@@ -156,6 +173,7 @@ class Step:
                 self._mask(layer)
         if self._kernels is not None:
             self._kernels.begin_update(self._optimizer)
+        self._states.observe(self._layers)
         self.update = Update.RUNNING
 
     def end_update(self) -> None:
@@ -163,11 +181,12 @@ class Step:
         if self._kernels is not None:
             self._kernels.end_update(self._optimizer)
         self._average_gradients()
-        if type(self._optimizer) not in _ELEMENTWISE or self.update is Update.CLOSURE:
+        self._states.decide()
+        if not self._states.keeps_zeros or self.update is Update.CLOSURE:
             for layer in self._layers:
-                layer.clear_inactive(self._optimizer)
+                layer.clear_inactive()
         for layer in self._layers:
-            layer.switch_on(self._optimizer)
+            layer.switch_on()
         self._sparse.step = self.number
 
     def conclude(self) -> None:
@@ -183,7 +202,7 @@ class Step:
             layer.rescale_gradient(active[layer.name])
             sparse.method.observe(layer, sparse.table, self.number)
         if updates:
-            after = update_topology(self._layers, active, sparse.method, sparse.table, self.number, self._optimizer)
+            after = update_topology(self._layers, active, sparse.method, sparse.table, self.number)
             self._random_mask.mask_changed(after)
             if self._kernels is not None:
                 self._kernels.topology_changed()
@@ -200,7 +219,7 @@ class Step:
     def _mask(self, layer: Layer) -> None:
         gradient, kernels = layer.parameter.grad, self._kernels
         assert gradient is not None
-        layer.mask_gradient(by_z_alone=kernels is not None and kernels.made(layer.parameter, gradient))
+        layer.mask_gradient(from_kernels=kernels is not None and kernels.made(layer.parameter, gradient))
         if kernels is not None:
             kernels.masked(layer.parameter, gradient)
 
@@ -212,8 +231,8 @@ class Step:
             weight = layer.weight.clone()
             if method.average_of == "p*W":
                 weight *= 1 - rate
-            elif layer.set_aside is not None:
-                fill(weight, layer.set_aside.positions, 0)
+            else:
+                layer.apply_z(weight)
             values[layer.name] = weight
         if method.keep_snapshots:
             values |= dict(model.named_buffers())

@@ -14,13 +14,13 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from cigl.sparsify.binding import Hook, OpaqueHook
 from cigl.sparsify.kernels import Kernels
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.methods import Method
 from cigl.sparsify.schedule import Timetable
+from cigl.sparsify.uses import uses
 
 if TYPE_CHECKING:
     from cigl.sparsify.sparsifier import Sparsifier
@@ -32,10 +32,14 @@ class CallCounter:
     def __init__(self, model: nn.Module, layers: Sequence[Layer]):
         self.places: dict[str, int] = {}
         self._handles: list[Any] = []
-        for layer in layers:
-            for module in layer.selected.call_sites(model):
-                self._handles.append(module.register_forward_hook(Hook(_count(self.places, layer))))
-        self._handles.append(model.register_forward_hook(OpaqueHook(self._finish)))
+        try:
+            for layer in layers:
+                for module in layer.selected.call_sites(model):
+                    self._handles.append(module.register_forward_hook(Hook(_count(self.places, layer))))
+            self._handles.append(model.register_forward_hook(OpaqueHook(self._finish)))
+        except BaseException:  # all hooks, or none
+            self.remove()
+            raise
 
     @property
     def is_counting(self) -> bool:
@@ -59,15 +63,8 @@ class CallCounter:
 
 def _count(places: dict[str, int], layer: Layer) -> Any:
     def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        if isinstance(module, nn.MultiheadAttention):
-            tensor, channels = output[0], module.embed_dim
-        elif isinstance(module, _ConvTransposeNd):
-            tensor, channels = inputs[0], module.in_channels
-        elif isinstance(module, (nn.Linear, _ConvNd)):
-            tensor, channels = output, layer.shape[0]
-        else:  # an embedding does no multiplications, and of other modules we know nothing
-            return
-        places[layer.name] = places.get(layer.name, 0) + tensor.numel() // channels
+        if number := uses(layer, module, inputs, output):
+            places[layer.name] = places.get(layer.name, 0) + number
 
     return hook
 
@@ -85,8 +82,8 @@ class Row:
     target: float
     density: float
     explored: float
-    dead_rows: int
-    dead_columns: int
+    dead_rows: int  # output units without a weight, whichever dimension of the weight they are
+    dead_columns: int  # input units
     inference_flops: float | None  # against dense
     training_flops: float | None
     kernels: str = "masked"  # what its training steps run on
@@ -101,6 +98,7 @@ class Summary:
     rows: tuple[Row, ...]
     total: Row
     notes: tuple[str, ...] = ()  # why layers run masked that could run sparse
+    optimizer: str = ""  # what its states were found to be, where it is not one of torch's
 
     def __str__(self) -> str:
         hidden = {"Z"} if self.total.mask_rate is None else set()
@@ -114,6 +112,7 @@ class Summary:
         ]
         rule = "-" * len(text[0])
         notes = [f"not everything runs on sparse kernels: {note}" for note in self.notes]
+        notes += [self.optimizer] if self.optimizer else []
         return "\n".join([self.title, text[0], rule, *text[1:-1], rule, text[-1], *notes])
 
 
@@ -175,7 +174,8 @@ def summarize(sparse: Sparsifier, places: Mapping[str, int], kernels: Kernels | 
         mask_rate=_share_off(rows) if rates else None,
     )
     title = f"{sparse.method.name}: step {sparse.step} of {sparse.table.steps}"
-    return Summary(title, tuple(rows), total, () if kernels is None else tuple(kernels.reasons))
+    reasons = () if kernels is None else tuple(kernels.reasons)
+    return Summary(title, tuple(rows), total, reasons, sparse.states.describe(sparse.layers))
 
 
 def _share_off(rows: Sequence[Row]) -> float:

@@ -17,7 +17,7 @@ import torch as torch  # first: its OpenMP is then the one that the kernels use,
 from cigl.errors import CiglError
 from cigl.runtime.program import interface
 
-ABI = 3
+ABI = 4
 ISAS = ("avx512", "avx2", "portable")  # the best first
 _FOLDER = Path(__file__).parent
 
@@ -99,10 +99,12 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     library.cigl_train.argtypes = [ctypes.c_char_p, program, *steps, ctypes.c_void_p, pointers, pointers, seconds]
     pointer, whole, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
     library.cigl_sgd.restype = library.cigl_adam.restype = None
-    library.cigl_sgd.argtypes = [pointer] * 4 + [whole] + [number] * 4 + [whole] * 2
-    library.cigl_adam.argtypes = [pointer] * 5 + [whole] + [number] * 6 + [whole] * 2
-    library.cigl_gather.restype = None
-    library.cigl_gather.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+    library.cigl_sgd.argtypes = [pointer] * 5 + [whole] + [number] * 4 + [whole] * 3
+    library.cigl_adam.argtypes = [pointer] * 6 + [whole] + [number] * 6 + [whole] * 3
+    library.cigl_gather.restype = library.cigl_pack.restype = library.cigl_draw.restype = None
+    library.cigl_gather.argtypes = [pointer] * 3 + [whole]
+    library.cigl_pack.argtypes = [pointer] * 5 + [whole] * 2
+    library.cigl_draw.argtypes = [pointer, whole, ctypes.c_uint64, ctypes.c_uint32, pointer, whole]
     return library, ""
 
 

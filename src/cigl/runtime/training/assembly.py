@@ -96,7 +96,7 @@ class Assembly:
         self.values: dict[Weights, Floats] = {}  # the active entries, gathered before each run
         self._layers: dict[Any, dict[str, Any]] = {}
         self.biases: list[tuple[int, Weights]] = []  # steps that point to a bias
-        self.targets: list[tuple[int, Any]] = []  # steps that write the gradient of a parameter
+        self.targets: list[tuple[int, Any]] = []  # steps that write the gradient of a weight or a bias
         self._ready: set[Hashable] = set()
         self._pending: list[tuple[Hashable, Kind, dict[str, Any]]] = []
         self._made: dict[tuple[Value, Pair], Held] = {}  # values in scratch, in this pass

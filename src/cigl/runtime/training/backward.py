@@ -34,7 +34,9 @@ class Backward:
         self.assembly = assembly
         self.readers = Counter(value for node in nodes for value in node.reads())
         self.gradients: dict[Value, Gradient] = {}
-        self.sums: dict[Weights, Any] = {}  # of the weight gradients, per group of blocks
+        self.sums: dict[Weights, int] = {}  # where those of a weight's gradient begin, per group of blocks
+        self.summed = 0  # floats of all sums
+        self.steps_of_sums: list[tuple[int, int]] = []  # steps that point to them, and where
         self.transposed: list[tuple[Weights, Any, Any]] = []  # values in transposed order: whose, which, where
         self.wanted = _wanted(nodes, inputs)
         for number, value in enumerate(outputs):
@@ -48,10 +50,12 @@ class Backward:
         for number, value in enumerate(self.inputs):
             held = self.whole(value, kept=False)
             assembly.step(Kind.STORE, in_=held, out=Outside(number, value.shape))
-        for weights, sums in self.sums.items():
+        for weights in self.sums:
             pattern = weights.pattern
-            assembly.once_per_batch(weights.weight, Kind.SCATTER, sums=sums, count=pattern.count, places=pattern.places)
+            fields = {"count": pattern.count, "places": pattern.places, "ranks": pattern.ranks}
+            assembly.once_per_batch(weights, Kind.SCATTER, **fields)
         self.end_pass()
+        self.steps_of_sums += [(n, self.sums[w]) for n, w in assembly.targets if isinstance(w, Weights)]
 
     def of(self, value: Value) -> Gradient:
         return self.gradients.setdefault(value, Gradient())
@@ -203,9 +207,11 @@ def _(node: Conv, back: Backward) -> None:
     if weights.weight.requires_grad:
         x = assembly.read(node.x, node.padding)
         if weights not in back.sums:
-            back.sums[weights] = assembly.arrays.floats(assembly.groups * weights.pattern.count)
-        fields = assembly.weights(node, x.place.view) | {"sums": back.sums[weights], "count": weights.pattern.count}
-        assembly.step(Kind.WEIGHT_GRADIENT, in_=x, add=dy, stride=node.stride, **fields)
+            back.sums[weights] = back.summed
+            back.summed += assembly.groups * weights.pattern.count
+        fields = assembly.weights(node, x.place.view) | {"count": weights.pattern.count}
+        number = assembly.step(Kind.WEIGHT_GRADIENT, in_=x, add=dy, stride=node.stride, **fields)
+        back.steps_of_sums.append((number, back.sums[weights]))
     if weights.bias is not None and weights.bias.requires_grad:
         sums = assembly.arrays.floats(assembly.blocks * dy.place.view.channels * 3)
         assembly.step(Kind.MASK, in_=dy, sums=sums)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -37,7 +37,8 @@ class TrainingKernels:
     """Runs a model's training steps on sparse kernels.
 
     ``active`` gives the active positions of each sparse parameter. ``needs_dense`` says of the step under way whether
-    torch must compute it, for its dense gradient. ``insist`` takes sparse kernels also where they are slower.
+    torch must compute it, for its dense gradient. ``needs_z`` is called before torch reads a weight whose Z is held
+    here. ``insist`` takes sparse kernels also where they are slower.
     """
 
     def __init__(
@@ -45,37 +46,57 @@ class TrainingKernels:
         model: nn.Module,
         active: Mapping[nn.Parameter, Callable[[], Positions]],
         needs_dense: Callable[[], bool],
+        needs_z: Callable[[Collection[nn.Parameter]], None],
         insist: bool,
     ):
-        self._model, self._needs_dense, self._insist = model, needs_dense, insist
+        self._model, self._needs_dense, self._needs_z, self._insist = model, needs_dense, needs_z, insist
         self._patterns, self._updates = Patterns(active), ActiveUpdates()
         self._traced: dict[Any, TracedModel | str] = {}  # or why not; by the modes of the modules
         self._networks: OrderedDict[Any, StretchedModel | None] = OrderedDict()
         self._layers: list[SingleLayer] = []
-        self._taken: list[tuple[nn.Module, Forward]] = []
+        self._taken: dict[nn.Module, Forward] = {}
         self._parts = _parts(model)
+        self._alone: frozenset[nn.Parameter] = frozenset()  # what torch did not read in the last forward of the model
+        self._used_elsewhere: set[nn.Parameter] = set()  # by the loss: a penalty on the weights themselves, say
+        self._held: set[nn.Parameter] = set()  # whose Z is held here
         self.sparse: set[nn.Parameter] = set()  # that ran on sparse kernels so far
         self.reasons: dict[str, None] = {}  # why something ran masked
-        for module in model.modules():
+        try:
+            self._take_over_modules()
+        except BaseException:  # all of them, or none
+            self.remove()
+            raise
+
+    def _take_over_modules(self) -> None:
+        for module in self._model.modules():
             if module._compiled_call_impl is not None:  # torch.compile has it
                 continue
             if isinstance(module, (nn.Linear, nn.Conv2d)) and type(module) in (nn.Linear, nn.Conv2d):
                 self._take_over(module, self._single(module))
             elif type(module) is nn.MultiheadAttention:
                 self._take_over(module, self._attention(module))
-            elif module is model:
+            elif module is self._model:
                 self._take_over(module, self._whole)
 
     def remove(self) -> None:
         """Give every module its own call back."""
-        for module, call in self._taken:
-            if module._compiled_call_impl is call:  # else the user has compiled it since
-                module._compiled_call_impl = None
+        for module in self._taken:
+            if self._is_taken(module):
+                vars(module).pop("_compiled_call_impl")
+
+    def _is_taken(self, module: nn.Module) -> bool:
+        """Whether its call is still ours: the user may have compiled it since."""
+        return module._compiled_call_impl is self._taken.get(module)
 
     def topology_changed(self) -> None:
         """Read the patterns anew before the next forward."""
         self._patterns.changed()
         self._release()
+
+    def on_gradient(self, parameter: nn.Parameter, gradient: Tensor) -> None:
+        """A gradient is complete: nothing but the kernels had a part in it, or the weight is used elsewhere, too."""
+        if self._patterns.has_lent(parameter) and not self._patterns.made(parameter, gradient):
+            self._used_elsewhere.add(parameter)
 
     def made(self, parameter: nn.Parameter, gradient: Tensor) -> bool:
         """Whether this is the gradient that a stretch has returned, with nothing added to it."""
@@ -85,9 +106,32 @@ class TrainingKernels:
         """The gradient is zero outside M, whatever was written to it."""
         self._patterns.masked(parameter, gradient)
 
+    def hold_z(self, parameter: nn.Parameter, key: int, threshold: int) -> Callable[[], Tensor] | None:
+        """Switch entries off in the kernels alone, if only they are to read this weight; the positions, when asked.
+
+        It saves the way through the dense tensors: weight, gradient and optimizer state stay as they are.
+        """
+        expected = parameter in self._alone and parameter not in self._used_elsewhere
+        if not expected or not self._is_taken(self._model) or self._needs_dense():
+            return None
+        pattern = self._patterns.switch_off(parameter, key, threshold)
+        self._held.add(parameter)
+        return lambda: torch.from_numpy(pattern.switched_off())
+
+    def end_step(self) -> None:
+        self._patterns.end_step()
+        self._held.clear()
+
+    def _torch_reads(self, others_than: frozenset[nn.Parameter] = frozenset()) -> None:
+        """All weights but these are about to be read by torch, which must see Z in them."""
+        if wanted := self._held - others_than:
+            self._needs_z(wanted)
+            self._held -= wanted
+
     def begin_update(self, optimizer: Optimizer) -> None:
         """All gradients are masked, and the optimizer is about to step."""
-        self._updates.begin(optimizer, self._patterns.known())
+        self._updates.begin(optimizer, self._patterns.computed())
+        self._torch_reads(frozenset(parameter for parameter in self._held if self._updates.has(parameter)))
 
     def end_update(self, optimizer: Optimizer) -> None:
         self._updates.end(optimizer)
@@ -121,6 +165,8 @@ class TrainingKernels:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if not self._may_run(module):
+                if module is self._model and module.training:
+                    self._torch_reads()
                 return module._call_impl(*args, **kwargs)
             own = module.forward
 
@@ -137,7 +183,7 @@ class TrainingKernels:
         if module is self._model:  # torch.compile is for its forward; parts are traced with it
             call = torch.compiler.disable(call, recursive=False)
         module._compiled_call_impl = call
-        self._taken.append((module, call))
+        self._taken[module] = call
 
     def _may_run(self, module: nn.Module) -> bool:
         if not module.training or torch.compiler.is_compiling() or torch._C._get_tracing_state():
@@ -157,19 +203,30 @@ class TrainingKernels:
         return "forward" not in vars(module)
 
     def _whole(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Forward | None:
+        network, inputs = self._network(args, kwargs)
+        self._alone = frozenset() if network is None else network.alone
+        self._torch_reads(self._alone)
+        if network is None:
+            return None
+        for stretch in network.stretches:
+            self.sparse.update(stretch.parameters)
+        return lambda *_, **__: network(inputs)  # as they were given
+
+    def _network(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[StretchedModel | None, Sequence[Any]]:
+        nothing: tuple[None, list[Any]] = (None, [])
         if any(now is not own for now, own in zip_longest(_parts(self._model), self._parts)):
             self._note("the model has other modules or parameters than at attach")
-            return None
+            return nothing
         if _has_any_global_hook():
             self._note("torch has global hooks on modules")
-            return None
+            return nothing
         traced = self._trace()
         if isinstance(traced, str):
             self._note(f"the forward can't be traced, only single layers run sparse ({traced})")
-            return None
+            return nothing
         inputs = arguments_of(traced.network, args, kwargs)
         if inputs is None or not all(_is_plain(each) for each in inputs):
-            return None
+            return nothing
         threads = torch.get_num_threads()
         key = (id(traced), tuple(each.shape for each in inputs), threads)
         if key not in self._networks:
@@ -182,12 +239,7 @@ class TrainingKernels:
             if len(self._networks) > _SHAPES:
                 self._networks.popitem(last=False)
         self._networks.move_to_end(key)
-        found = self._networks[key]
-        if found is None:
-            return None
-        for stretch in found.stretches:
-            self.sparse.update(stretch.parameters)
-        return lambda *_, **__: found(inputs)  # as they were given
+        return self._networks[key], inputs
 
     def _trace(self) -> TracedModel | str:
         """The model in its present mode, as it is traced."""

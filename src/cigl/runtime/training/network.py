@@ -65,6 +65,7 @@ class StretchedModel:
                 else:
                     self._calls += [_TorchCall(unit, model) for unit in part.values()]
         self.stretches = [call for call in self._calls if isinstance(call, Stretch)]
+        self.alone = self._read_by_stretches_alone(units)
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
         values: dict[int, Any] = {v: live_value(self._model, path) for v, path in self._network.paths.items()}
@@ -73,6 +74,21 @@ class StretchedModel:
             results = call(*(values[value] for value in call.inputs))
             values |= zip(call.outputs, results, strict=True)
         return op.filled(self._network.output, values)
+
+    def _read_by_stretches_alone(self, units: dict[int, Unit]) -> frozenset[nn.Parameter]:
+        """The weights of layers that only run in stretches."""
+        inside = {id(unit) for stretch in self.stretches for unit in stretch.units}
+        torch_reads = {id(live_value(self._model, path)) for path in self._network.paths.values()}
+        weights: set[nn.Parameter] = set()
+        for unit in units.values():
+            if unit.module is None:
+                continue
+            module = self._model.get_submodule(unit.module)
+            if id(unit) not in inside:
+                torch_reads.update(id(parameter) for parameter in module.parameters())
+            elif isinstance(unit.operation, op.Layer):
+                weights.add(module.weight)  # type: ignore[arg-type]
+        return frozenset(weight for weight in weights if id(weight) not in torch_reads)
 
     def _fits(self, unit: Unit, shapes: dict[int, Shape]) -> bool:
         """Whether the kernels can do it: on computed values alone, with plain parameters of the module's own."""

@@ -12,8 +12,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from cigl.runtime.compile.operations import Pair
+from cigl.runtime.program import library
 
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 
@@ -58,7 +61,11 @@ class Pattern:
     >>> pattern = Pattern((2, 3), (3, 1), np.array([1, 5]))
     >>> pattern.forward.channel, pattern.places
     (array([1, 2], dtype=int32), array([1, 5], dtype=int32))
+
+    A random mask Z may switch entries off for a step: they count as zero, have no gradient, and stay as they are.
     """
+
+    off: np.ndarray[Any, np.dtype[np.uint8]] | None = None  # 1 at the entries that Z has switched off, by position
 
     def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], positions: np.ndarray[Any, Any]):
         self.outputs, self.inputs, kh, kw = shape if len(shape) == 4 else (*shape, 1, 1)
@@ -71,7 +78,28 @@ class Pattern:
             place = (np.stack(self._parts[: len(strides)]) * np.array(strides, np.int32)[:, None]).sum(
                 0, dtype=np.int32
             )
-        self.places: Ints = place[self.forward.entries]  # in the memory of the dense weight
+        self.places: Ints = place  # in the memory of the dense weight, by position
+        self.ranks: Ints = np.empty(self.count, np.int32)  # in the order of the forward kernel, by position
+        self.ranks[self.forward.entries] = np.arange(self.count, dtype=np.int32)
+
+    def switch_off(self, key: int, threshold: int) -> None:
+        """Draw Z: the entries whose hash with this key is below the threshold (sparsify/random_numbers.py)."""
+        self.off = np.empty(self.count, np.uint8)
+        positions, off = self._positions.ctypes.data, self.off.ctypes.data
+        library.get().cigl_draw(positions, self.count, key, threshold, off, torch.get_num_threads())
+
+    def switched_off(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The positions that Z has switched off."""
+        assert self.off is not None
+        return self._positions[np.flatnonzero(self.off)].astype(np.int64)
+
+    def pack(self, weight: Tensor, values: np.ndarray[Any, np.dtype[np.float32]]) -> None:
+        """Write the entries of this weight in the order of the forward kernel."""
+        library.get().cigl_pack(
+            weight.data_ptr(),
+            *(self.places.ctypes.data, self.ranks.ctypes.data, address(self.off)),
+            *(values.ctypes.data, self.count, torch.get_num_threads()),
+        )
 
     def forget(self) -> None:
         """Drop what is only needed to assemble a program; it is computed again for the next one."""
@@ -111,6 +139,8 @@ class Pattern:
         rows = self.inputs * phases[0] * phases[1]
         by_row = np.argsort(row.astype(np.uint16) if rows <= 1 << 16 else row, kind="stable")  # 16 bits: by radix
         order = Order.of(row[by_row], output[by_row], ky[by_row], kx[by_row], rows, self.outputs, self.kernel[0])
-        place = np.empty(self.count, np.int32)
-        place[self.forward.entries] = np.arange(self.count, dtype=np.int32)
-        return order, place[by_row[order.entries]]
+        return order, self.ranks[by_row[order.entries]]
+
+
+def address(array: np.ndarray[Any, Any] | None) -> int | None:
+    return None if array is None else array.ctypes.data

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,7 +20,8 @@ from cigl.runtime.program.layout import Layout, up, vectors_of
 from cigl.runtime.training.assembly import Assembly
 from cigl.runtime.training.backward import Backward
 from cigl.runtime.training.forward import assemble_forward
-from cigl.runtime.training.nodes import Node, Value
+from cigl.runtime.training.nodes import Node, Value, Weights
+from cigl.runtime.training.patterns import address
 
 
 class TrainingProgram:
@@ -46,6 +49,7 @@ class TrainingProgram:
         self._middle = len(assembly.steps)
         back = Backward(assembly, nodes, inputs, outputs)
         self._transposed, self.gradient_inputs = back.transposed, back.inputs
+        self._summed, self._steps_of_sums = back.summed, back.steps_of_sums
         for weights in assembly.values:
             weights.pattern.forget()
         reach = 4 * width + 16  # a vector may reach past the last row's end
@@ -65,10 +69,7 @@ class TrainingProgram:
         """The outputs of a batch, and the seconds of each step if ``timed``. Batch norms move their statistics."""
         assembly = self._assembly
         for weights, values in assembly.values.items():
-            places = weights.pattern.places
-            library.get().cigl_gather(
-                weights.weight.data_ptr(), places.ctypes.data, values.ctypes.data, weights.pattern.count
-            )
+            weights.pattern.pack(weights.weight, values)
         for number, weights in assembly.biases:
             assert weights.bias is not None
             self._steps[number].bias = weights.bias.data_ptr()
@@ -95,11 +96,17 @@ class TrainingProgram:
         for weights, entries, values in self._transposed:
             source = assembly.values[weights].ctypes.data
             library.get().cigl_gather(source, entries.ctypes.data, values.ctypes.data, weights.pattern.count)
+        sums = _SUMS.address(self._summed)
+        for number, start in self._steps_of_sums:
+            self._steps[number].sums = sums + 4 * start
         found: dict[nn.Parameter, Tensor] = {}
         shared: list[tuple[nn.Parameter, Tensor]] = []  # of parameters that several norms or layers use
-        for number, parameter in assembly.targets:
-            target = torch.zeros_like(parameter) if parameter.dim() == 1 else empty(parameter)
+        for number, result in assembly.targets:
+            parameter = result.weight if isinstance(result, Weights) else result
+            target = empty(parameter) if isinstance(result, Weights) else torch.zeros_like(parameter)
             self._steps[number].target = target.data_ptr()
+            if isinstance(result, Weights):
+                self._steps[number].off = address(result.pattern.off)
             _collect(found, shared, parameter, target)
         for state in assembly.norms.values():
             for name in ("weight", "bias"):
@@ -133,6 +140,21 @@ class TrainingProgram:
             ("forward" if number < self._middle else "backward", step.kind)
             for number, step in enumerate(self._assembly.steps)
         ]
+
+
+class _Sums(threading.local):
+    """Memory for the sums of weight gradients; zero before and after each backward, so all programs share it."""
+
+    def __init__(self) -> None:
+        self._memory = np.zeros(0, np.float32)
+
+    def address(self, floats: int) -> int:
+        if len(self._memory) < floats:
+            self._memory = np.zeros(floats, np.float32)
+        return self._memory.ctypes.data
+
+
+_SUMS = _Sums()
 
 
 def _zeros(floats: int) -> Tensor:

@@ -113,14 +113,14 @@ class Stretch:
         self.inputs = tuple(value for value in read if value not in written)
         self.outputs = tuple(sorted(written & wanted))
         self.in_shapes, self.out_shapes = ([_known(shapes, v) for v in vs] for vs in (self.inputs, self.outputs))
-        self._units, self._modules, self.patterns, self._threads = list(units.values()), modules, patterns, threads
+        self.units, self._modules, self.patterns, self._threads = list(units.values()), modules, patterns, threads
         self.parameters = self._parameters()
         self._version = patterns.version
         self._free: dict[tuple[bool, ...], list[TrainingProgram]] = {}
 
     def _parameters(self) -> list[nn.Parameter]:
         found: dict[nn.Parameter, None] = {}
-        for unit in self._units:
+        for unit in self.units:
             if unit.module is not None:
                 found |= dict.fromkeys(self._modules(unit.module).parameters(recurse=False))
         return list(found)
@@ -139,7 +139,7 @@ class Stretch:
     def in_torch(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """The same in torch, for a gradient that is differentiated again. Running statistics stay as they are."""
         values: dict[int, Tensor] = dict(zip(self.inputs, inputs, strict=True))
-        for unit in self._units:
+        for unit in self.units:
             arguments = [values[value] for value in unit.inputs]
             module: Any = None if unit.module is None else self._modules(unit.module)
             if isinstance(unit.operation, op.Conv):
@@ -180,7 +180,7 @@ class Stretch:
             values[number] = Value(per_image(shape)[1], needs_gradient=wants)
         inputs = list(values.values())
         nodes: list[Node] = []
-        for unit in self._units:
+        for unit in self.units:
             module = None if unit.module is None else self._modules(unit.module)
             recorded = nodes_of(unit.operation, [values[value] for value in unit.inputs], module, self.patterns)
             nodes += recorded
@@ -234,6 +234,7 @@ class _Run(torch.autograd.Function):
             return None, None, *_differentiable(ctx, gradients)
         if program is None:
             raise CiglError("backward was called twice without retain_graph=True: the activations are gone.")
+        ctx.saved_tensors  # noqa: B018 (torch refuses here if a weight was changed since the forward)
         found, inputs, _ = program.backward([each.contiguous() for each in gradients], stretch.empty_gradient)
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             ctx.loan.end()

@@ -17,9 +17,7 @@ from torch.autograd.graph import increment_version
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from cigl.runtime.program import library
-from cigl.runtime.training.patterns import Pattern
-
-MOST = 0.025  # of its entries: with more, nearly every cache line has one, and a pass over all is as fast
+from cigl.runtime.training.patterns import Pattern, address
 
 
 @dataclass(frozen=True)
@@ -50,11 +48,15 @@ class ActiveUpdates:
                 continue
             for parameter in group["params"]:
                 pattern, gradient = wanted.get(parameter), parameter.grad
-                if pattern is None or gradient is None or pattern.count > MOST * parameter.numel():
+                if pattern is None or gradient is None:
                     continue
                 if _FITS[type(optimizer)](group, optimizer.state.get(parameter, {}), parameter):
                     self._hidden.append(Hidden(parameter, gradient, pattern, group))
                     parameter.grad = None
+
+    def has(self, parameter: nn.Parameter) -> bool:
+        """Whether this parameter is moved here, in the step under way."""
+        return any(entry.parameter is parameter for entry in self._hidden)
 
     def end(self, optimizer: Optimizer) -> None:
         hidden = list(self._hidden)
@@ -101,9 +103,9 @@ def _sgd(entry: Hidden, state: dict[str, Any]) -> None:
         entry.parameter.data_ptr(),
         entry.gradient.data_ptr(),
         momentum,
-        *(pattern.places.ctypes.data, pattern.count),
+        *(pattern.places.ctypes.data, address(pattern.off), pattern.count),
         *(float(group[name]) for name in ("lr", "momentum", "dampening", "weight_decay")),
-        *(bool(group["nesterov"]), bool(group["maximize"])),
+        *(bool(group["nesterov"]), bool(group["maximize"]), torch.get_num_threads()),
     )
 
 
@@ -114,9 +116,9 @@ def _adam(entry: Hidden, state: dict[str, Any]) -> None:
         entry.parameter.data_ptr(),
         entry.gradient.data_ptr(),
         *(state["exp_avg"].data_ptr(), state["exp_avg_sq"].data_ptr()),
-        *(pattern.places.ctypes.data, pattern.count, float(state["step"])),
+        *(pattern.places.ctypes.data, address(pattern.off), pattern.count, float(state["step"])),
         *(float(group["lr"]), *map(float, group["betas"]), float(group["eps"]), float(group["weight_decay"])),
-        *(bool(group["decoupled_weight_decay"]), bool(group["maximize"])),
+        *(bool(group["decoupled_weight_decay"]), bool(group["maximize"]), torch.get_num_threads()),
     )
 
 

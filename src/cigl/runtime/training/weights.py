@@ -23,6 +23,7 @@ class Patterns:
         self._patterns: dict[tuple[nn.Parameter, tuple[int, ...]], Pattern] = {}
         self._found: dict[tuple[Pattern, nn.Parameter | None], Weights] = {}
         self._gradients: dict[nn.Parameter, _Gradient] = {}
+        self._lent: dict[nn.Parameter, None] = {}  # gradients of the step under way
         self.version = 0  # a program is of one
 
     def changed(self) -> None:
@@ -38,11 +39,21 @@ class Patterns:
             self._found[key] = Weights(weight, bias, key[0])
         return self._found[key]
 
-    def known(self) -> list[tuple[nn.Parameter, Pattern]]:
-        """The parameters that programs have asked for."""
-        return [
-            (weight, pattern) for (weight, strides), pattern in self._patterns.items() if weight.stride() == strides
-        ]
+    def switch_off(self, weight: nn.Parameter, key: int, threshold: int) -> Pattern:
+        """Draw Z over the active entries of a weight, for the step under way."""
+        pattern = self._pattern(weight)
+        pattern.switch_off(key, threshold)
+        return pattern
+
+    def end_step(self) -> None:
+        """Nothing is switched off any more."""
+        for pattern in self._patterns.values():
+            pattern.off = None
+        self._lent.clear()
+
+    def computed(self) -> list[tuple[nn.Parameter, Pattern]]:
+        """The sparse parameters whose gradient, or a part of it, was computed on their patterns in this step."""
+        return [(weight, self._pattern(weight)) for weight in self._lent if weight in self._active]
 
     # Gradients
 
@@ -51,7 +62,12 @@ class Patterns:
         pattern, last = self._pattern(weight), self._gradients.get(weight)
         if last is None or last.pattern is not pattern or not last.is_free():
             last = self._gradients[weight] = _Gradient(torch.zeros_like(weight), pattern)
+        self._lent[weight] = None
         return last.lend()
+
+    def has_lent(self, weight: nn.Parameter) -> bool:
+        """Whether a gradient was asked for in the step under way."""
+        return weight in self._lent
 
     def made(self, weight: nn.Parameter, gradient: Tensor) -> bool:
         """Whether this is the gradient that was lent last, and nothing was written to it since."""

@@ -212,18 +212,17 @@ static void unflatten(const Task& task) {
     });
 }
 
-// The groups' weight gradients, added up, at their places in the dense gradient.
+// The groups' weight gradients, added up, at their places in the dense gradient; zero at those that Z has switched off.
 static void scatter(const Task& task) {
     const Program& p = task.program;
     const Step& step = task.step;
-    const int64_t ahead = 32;  // the places are all over a weight
-    for (int64_t j = 0; j < step.count; ++j) {
-        if (j + ahead < step.count) __builtin_prefetch(step.target + step.places[j + ahead], 1);
+    for (int64_t k = 0; k < step.count; ++k) {
+        const int64_t j = step.ranks[k];
         float sum = step.sums[j];
         for (int64_t g = 1; g < p.groups; ++g) sum += step.sums[g * step.count + j];
-        step.target[step.places[j]] = sum;
-        for (int64_t g = 0; g < p.groups; ++g) step.sums[g * step.count + j] = 0.0f;  // for the next time
+        step.target[step.places[k]] = step.off && step.off[k] ? 0.0f : sum;
     }
+    std::memset(step.sums, 0, p.groups * step.count * sizeof(float));  // for the next time
 }
 
 #define GRADIENT_KINDS(KIND) \

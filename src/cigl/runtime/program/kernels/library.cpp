@@ -149,14 +149,9 @@ int64_t cigl_train(const char* isa, const Program* p, int64_t first, int64_t las
     return 0;
 }
 
-static const int64_t AHEAD = 32;  // entries whose memory is asked for in advance: their places are all over a weight
-
-// values[j] = from[places[j]]: the non-zeros of a weight, in the order of its pattern.
-void cigl_gather(const float* from, const int32_t* places, float* values, int64_t count) {
-    for (int64_t j = 0; j < count; ++j) {
-        if (j + AHEAD < count) __builtin_prefetch(from + places[j + AHEAD]);
-        values[j] = from[places[j]];
-    }
+// to[j] = from[places[j]]: values of one order in another one.
+void cigl_gather(const float* from, const int32_t* places, float* to, int64_t count) {
+    for (int64_t j = 0; j < count; ++j) to[j] = from[places[j]];
 }
 #pragma GCC visibility pop
 }

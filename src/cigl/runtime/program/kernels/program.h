@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#define CIGL_ABI 3
+#define CIGL_ABI 4
 
 // A value in the arena: float number `at` is the first pixel of the first channel. at < 0: there is none.
 struct View {
@@ -37,7 +37,8 @@ struct Step {
     const float *scale2, *shift2, *mean, *mean2;  // per channel; may be null
     float* sums;                       // what blocks leave for the whole batch
     float* target;                     // SUM_BLOCKS, SCATTER: the gradient to be written
-    const int32_t* places;             // SCATTER: of the non-zeros in it
+    const int32_t *places, *ranks;     // SCATTER: of the non-zeros, in it and in sums
+    const uint8_t* off;                // SCATTER: not 0 at those that a random mask has switched off; may be null
     const Norm* norm;
     int64_t count;                     // non-zeros; NORM_GRADIENT: which of the sums
     int64_t kept;                      // which of in, add, out, third outlive the pass (bits 1, 2, 4, 8)
@@ -76,6 +77,7 @@ constexpr Field FIELDS[] = {
     FIELD(Step, blocks), FIELD(Step, rows), FIELD(Step, offsets), FIELD(Step, values), FIELD(Step, bias),
     FIELD(Step, scale), FIELD(Step, shift), FIELD(Step, third), FIELD(Step, scale2), FIELD(Step, shift2),
     FIELD(Step, mean), FIELD(Step, mean2), FIELD(Step, sums), FIELD(Step, target), FIELD(Step, places),
+    FIELD(Step, ranks), FIELD(Step, off),
     FIELD(Step, norm), FIELD(Step, count), FIELD(Step, kept), FIELD(Step, outside),
     FIELD(Step, per_batch),
     WHOLE(Program), FIELD(Program, steps), FIELD(Program, count), FIELD(Program, images), FIELD(Program, lanes),

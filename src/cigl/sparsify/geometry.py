@@ -1,0 +1,90 @@
+"""Which dimensions of a layer's weight are inputs and which outputs: what fan-in, ER, ERK and dead units go by.
+
+Known are torch's layers and two of Transformers', which are recognised by name: nothing is imported for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+_ATTENTION = {"in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"}
+_INPUTS_FIRST = {"Llama4TextExperts", "GptOssExperts"}  # experts as (experts, inputs, outputs), if they don't say it
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The dimensions of a weight: (outputs, inputs, *kernel), unless a field says otherwise.
+
+    Matrices that are stacked along the outputs are one: the gates of an LSTM, query, key and value of attention.
+    """
+
+    groups: int = 1  # of a convolution
+    inputs_first: bool = False  # a transposed convolution, Transformers' Conv1D
+    batched: bool = False  # the first dimension counts matrices, each with units of its own: experts
+    bilinear: bool = False  # the last dimension is a second input
+
+    def sides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Of one matrix or kernel: the numbers that ER and ERK are made of."""
+        return tuple(shape[1:] if self.batched else shape)
+
+    def view(self, tensor: Tensor) -> Tensor:
+        """As (groups, outputs per group, inputs per group, the rest)."""
+        groups = len(tensor) if self.batched else self.groups
+        rows = tensor.flatten(0, 1) if self.batched else tensor
+        view = rows.reshape(groups, rows.shape[0] // groups, rows.shape[1], -1)
+        return view.transpose(1, 2) if self.inputs_first else view
+
+    def fans(self, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The active fan-in of each output unit and the active fan-out of each input unit."""
+        view = self.view(mask)
+        fan_out = view.sum((1, 3)).flatten()
+        if self.bilinear:
+            fan_out = torch.cat([fan_out, view.sum((0, 1, 2))])
+        return view.sum((2, 3)).flatten(), fan_out
+
+    def scales(self, mask: Tensor) -> Tensor:
+        """sqrt(dense fan-in / active fan-in) for each weight: the sum into a unit keeps its variance."""
+        view, (fan_in, _) = self.view(mask), self.fans(mask)
+        factors = (prod(view.shape[2:]) / fan_in.clamp_min(1)).sqrt().view(*view.shape[:2], 1, 1)
+        full = factors.expand(view.shape)
+        return (full.transpose(1, 2) if self.inputs_first else full).reshape(mask.shape)
+
+
+def layout_of(module: nn.Module, attribute: str, dimensions: int) -> Layout | None:
+    """Of a known layer's weight; None for other parameters."""
+    if isinstance(module, nn.MultiheadAttention):
+        return Layout() if attribute in _ATTENTION else None
+    if isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
+        return Layout() if attribute.startswith("weight_") else None
+    if dimensions == 3 and not is_bias(attribute) and any(name.endswith("Experts") for name in of_transformers(module)):
+        default = not _INPUTS_FIRST.isdisjoint(of_transformers(module))
+        return Layout(batched=True, inputs_first=getattr(module, "is_transposed", default))
+    if attribute != "weight":
+        return None
+    if isinstance(module, _ConvNd):
+        return Layout(groups=module.groups, inputs_first=module.transposed)
+    if isinstance(module, nn.Bilinear):
+        return Layout(bilinear=True)
+    if "Conv1D" in of_transformers(module):
+        return Layout(inputs_first=True)
+    return Layout() if isinstance(module, nn.Linear) else None
+
+
+def layout_on_request(dimensions: int) -> Layout:
+    """Of a parameter that no known layer holds: three dimensions are a batch of matrices, as experts have it."""
+    return Layout(batched=dimensions == 3)
+
+
+def is_bias(attribute: str) -> bool:
+    """Biases of experts and of attention have two and three dimensions."""
+    return "bias" in attribute.split("_")
+
+
+def of_transformers(module: nn.Module) -> set[str]:
+    """The names of the module's classes that are Transformers' own."""
+    return {kind.__name__ for kind in type(module).__mro__ if kind.__module__.startswith("transformers.")}

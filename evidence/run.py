@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 STUDIES = ("main", "ablation", "dropout", "calibrators", "mask-correlation", "double-descent")
 KEPT = (".md", ".png", ".json")  # for people and for check.py; the rest, `cigl report` can write again
 SCALES = {"": "small", "-conv": "small-conv"}  # by the end of the folder's name
+FILES = ("mask-rates", "rise", "rise-conv")  # studies that are not the paper's
 
 
 def main() -> None:
@@ -23,7 +24,8 @@ def main() -> None:
     for end, scale in SCALES.items():
         for study in STUDIES:
             _study(f"{study}{end}", study, "--scale", scale)
-    _study("mask-rates", "evidence/mask-rates.yaml")
+    for name in FILES:
+        _study(name, f"evidence/{name}.yaml")
 
 
 def _study(name: str, *what: str) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cigl.calibrate.compare import compare
     from cigl.calibrate.evaluate import evaluate
     from cigl.runtime import load, save, sparse_inference
-    from cigl.sparsify import Sparsifier, constant, cosine, linear, reestimate_batch_norm
+    from cigl.sparsify import Sparsifier, constant, cosine, linear, reestimate_batch_norm, rise
     from cigl.sparsify.attach import attach
     from cigl.sparsify.methods import Method, method, methods
 
@@ -39,6 +39,7 @@ __all__ = [
     "models",
     "reestimate_batch_norm",
     "reliability_diagrams",
+    "rise",
     "runtime",
     "save",
     "sparse_inference",
@@ -54,7 +55,7 @@ __getattr__, __dir__ = lazy_attributes(
         "cigl.calibrate.compare": "compare",
         "cigl.calibrate.evaluate": "evaluate",
         "cigl.runtime": "load save sparse_inference",
-        "cigl.sparsify": "Sparsifier constant cosine linear reestimate_batch_norm",
+        "cigl.sparsify": "Sparsifier constant cosine linear reestimate_batch_norm rise",
         "cigl.sparsify.attach": "attach",
         "cigl.sparsify.methods": "Method method methods",
     },

@@ -6,12 +6,13 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from loops import assert_zero_outside, attach, batch, mlp, sgd
+from loops import LARGE_MASKS, assert_zero_outside, attach, batch, mlp, sgd
 from torch.nn.parallel import DistributedDataParallel
 
 import cigl
 
 order, rank, folder, kernels = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+method = LARGE_MASKS[sys.argv[5]]
 torch.set_num_threads(1)
 store = dist.FileStore(f"{folder}/store", 2)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
@@ -19,12 +20,12 @@ torch.manual_seed(0)
 model = mlp()
 if order == "before":
     optimizer = sgd(model, momentum=0.9)
-    sparse = attach(model, optimizer, "cigl", random_mask=0.3, kernels=kernels)
+    sparse = attach(model, optimizer, method, kernels=kernels)
     ddp = DistributedDataParallel(model)
 else:
     ddp = DistributedDataParallel(model)
     optimizer = sgd(model, momentum=0.9)
-    sparse = attach(ddp, optimizer, "cigl", random_mask=0.3, kernels=kernels)
+    sparse = attach(ddp, optimizer, method, kernels=kernels)
 for number in range(1, 11):
     x, y = batch(number)
     optimizer.zero_grad()

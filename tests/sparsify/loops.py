@@ -13,6 +13,11 @@ from torch.optim import Optimizer
 
 import cigl
 
+LARGE_MASKS = {  # a Z of one rate, and one that rises in 10 of 40 steps to a rate per layer
+    "cigl": cigl.method("cigl", random_mask=0.3, update_every=3),
+    "cigl-rise": cigl.method("cigl-rise", random_mask=cigl.rise(0.6, until=0.25), fan_in_cap=0.07, update_every=3),
+}
+
 
 def mlp(normalise: bool = False, inputs: int = 12, hidden: int = 24, classes: int = 4) -> nn.Module:
     norm = [nn.BatchNorm1d(hidden)] if normalise else []

@@ -4,6 +4,7 @@ The reference knows nothing of the library: it is given the initial M, the Z of 
 and computes the network's gradient by hand.
 """
 
+import copy
 import math
 
 import numpy as np
@@ -24,12 +25,13 @@ def two_layers() -> torch.nn.Module:
 class Reference:
     """Plain SGD on a two-layer network with masks, in float64 numpy."""
 
-    def __init__(self, model, masks, growth):
+    def __init__(self, model, masks, growth, expectation=None):
         self.W = {k: v.detach().double().numpy().copy() for k, v in model.state_dict().items()}
         self.M = {k: v.numpy().copy() for k, v in masks.items()}
         for name, mask in self.M.items():
             self.W[name] = self.W[name] * mask
         self.growth = growth
+        self.expectation = expectation  # of Z at step t, where that is averaged instead of Z
         self.mean, self.models = None, 0
 
     def gradient(self, effective, x, y):
@@ -51,7 +53,8 @@ class Reference:
             mask = self.M[name] * Z[name] if name in self.M else 1.0
             self.W[name] = self.W[name] - RATE * mask * dense[name]
         if t % EPOCH == 0 and t > 0.8 * STEPS:
-            values = {k: w * self.M[k] * Z[k] if k in self.M else w for k, w in self.W.items()}
+            kept = Z if self.expectation is None else {k: self.expectation(k, t) for k in self.M}
+            values = {k: w * self.M[k] * kept[k] if k in self.M else w for k, w in self.W.items()}
             if self.mean is None:
                 self.mean, self.models = values, 1
             else:
@@ -120,6 +123,42 @@ def test_matches_algorithm_1_over_200_steps(method, kernels):
         assert sparse.collection.count == reference.models == 2
         for name, weight in final.state_dict().items():
             np.testing.assert_allclose(weight.numpy(), reference.mean[name], **close, err_msg=name)
+
+
+@pytest.mark.parametrize("kernels", ["masked", "sparse"])
+def test_matches_algorithm_1_with_a_mask_that_rises(kernels):
+    """Z is computed here too: from the numbers of each weight, and a rate per layer that rises up to its cap."""
+    if kernels == "sparse" and not library.available():
+        pytest.skip(library.reason())
+    model = two_layers()
+    start = copy.deepcopy(model)
+    optimizer = sgd(model, lr=RATE)
+    method = cigl.method("cigl-rise", random_mask=cigl.rise(0.4, begin=0.1, until=0.95), fan_in_cap=0.07)
+    options = {"epochs": STEPS // EPOCH, "steps_per_epoch": EPOCH, "sparsity": 0.8, "update_every": EVERY}
+    sparse = attach(model, optimizer, method, kernels=kernels, **options)
+    fan_in = {name: mask.sum(1).float().mean().item() for name, mask in sparse.masks.items()}
+
+    def rate(name, t):
+        return min(0.4 * min(max((t - 20) / (190 - 20), 0), 1), 0.07 * fan_in[name])
+
+    assert 0.07 * fan_in["0.weight"] < 0.2 < 0.4 < 0.07 * fan_in["2.weight"]  # one cap is at work, the other is not
+    reference = Reference(start, sparse.masks, "gradient", expectation=lambda name, t: 1 - rate(name, t))
+    for t in range(1, STEPS + 1):
+        x, y = batch(t)
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        Z = {
+            layer.name: (layer.uniform("z", t).numpy() >= rate(layer.name, t)) | ~reference.M[layer.name]
+            for layer in sparse.layers
+        }
+        reference.step(t, Z, {}, x, y)
+        for name, weight in model.state_dict().items():
+            np.testing.assert_allclose(weight.numpy(), reference.W[name], atol=1e-5, err_msg=f"{name}, step {t}")
+    assert sparse.collection.count == reference.models == 2
+    for name, weight in sparse.finalize().state_dict().items():
+        np.testing.assert_allclose(weight.numpy(), reference.mean[name], atol=1e-5, err_msg=name)
 
 
 def test_random_masks_differ_between_steps_and_drop_the_asked_share():

@@ -155,7 +155,7 @@ def test_the_catalogue():
     names = cigl.methods()
     assert list(names) == [
         "dense", "static", "set", "snfs", "rigl", "itop", "dst-ee", "gmp", "cigl", "cigl-no-rm", "cigl-no-wma",
-        "sup-tickets", "rigl-wdp", "rigl-mcdp",
+        "cigl-rise", "sup-tickets", "rigl-wdp", "rigl-mcdp",
     ]  # fmt: skip
     assert all(names.values())
 

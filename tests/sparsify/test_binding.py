@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from loops import assert_zero_outside, attach, batch, convnet, mlp, run, sgd, states_equal, step
+from loops import LARGE_MASKS, assert_zero_outside, attach, batch, convnet, mlp, run, sgd, states_equal, step
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
@@ -110,11 +110,11 @@ def test_training_is_not_disturbed_by_copies():
     assert states_equal(*results)
 
 
-def reference_run(steps=8):
+def reference_run(steps=8, method="cigl"):
     torch.manual_seed(0)
     model = mlp()
     optimizer = sgd(model, momentum=0.9)
-    sparse = attach(model, optimizer, "cigl", random_mask=0.3)
+    sparse = attach(model, optimizer, LARGE_MASKS[method])
     run(model, optimizer, steps)
     return model, sparse
 
@@ -246,16 +246,21 @@ DDP = Path(__file__).with_name("ddp_worker.py")
 
 
 @pytest.mark.parametrize(
-    ("order", "kernels"),
-    [("before", "masked"), ("after", "masked"), ("accumulate", "masked"), ("accumulate", "sparse")],
+    ("order", "kernels", "method"),
+    [
+        ("before", "masked", "cigl"),
+        ("after", "masked", "cigl-rise"),
+        ("accumulate", "masked", "cigl"),
+        ("accumulate", "sparse", "cigl-rise"),
+    ],
 )
-def test_two_processes_train_as_one_on_the_whole_batch(order, kernels, tmp_path):
+def test_two_processes_train_as_one_on_the_whole_batch(order, kernels, method, tmp_path):
     if kernels == "sparse" and not library.available():
         pytest.skip(library.reason())
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
     workers = [
         subprocess.Popen(
-            [sys.executable, str(DDP), order, str(rank), str(tmp_path), kernels], env=environment, stderr=-1
+            [sys.executable, str(DDP), order, str(rank), str(tmp_path), kernels, method], env=environment, stderr=-1
         )
         for rank in range(2)
     ]
@@ -267,7 +272,7 @@ def test_two_processes_train_as_one_on_the_whole_batch(order, kernels, tmp_path)
     assert results[1]["refused"]
     for name, mask in results[0]["masks"].items():
         assert torch.equal(mask, results[1]["masks"][name])
-    model, sparse = reference_run(10)
+    model, sparse = reference_run(10, method)
     for name, mask in sparse.masks.items():
         assert torch.equal(mask, results[0]["masks"][name])
     for name, value in model.state_dict().items():

@@ -9,7 +9,7 @@ SIZE = 50_000
 
 def z(step, seed=0, name="w", share=0.1, positions=None):
     positions = np.arange(SIZE, dtype=np.uint32) if positions is None else positions
-    off, counts = Draw({name: positions}).off(share, seed, "z", step)
+    off, counts = Draw({name: positions}).off([share], seed, "z", step)
     assert counts == [len(off)]
     mask = np.zeros(SIZE, bool)
     mask[off] = True
@@ -56,12 +56,12 @@ def test_z_depends_on_the_position_and_not_on_the_other_active_weights():
 
 def test_layers_drawn_together_equal_layers_drawn_alone():
     parts = {"a": np.arange(100, dtype=np.uint32), "b": np.arange(7, 5000, 3, dtype=np.uint32)}
-    off, counts = Draw(parts).off(0.2, 3, "z", 11)
-    alone = [Draw({name: part}).off(0.2, 3, "z", 11)[0] for name, part in parts.items()]
+    off, counts = Draw(parts).off([0.2, 0.2], 3, "z", 11)
+    alone = [Draw({name: part}).off([0.2], 3, "z", 11)[0] for name, part in parts.items()]
     assert np.array_equal(off, np.concatenate(alone))
     assert counts == [len(part) for part in alone]
 
 
 def test_fixed_values():
     """Checkpoints written by one version must be resumed alike by the next: these numbers may never change."""
-    assert Draw({"w": np.arange(40, dtype=np.uint32)}).off(0.1, 0, "z", 1)[0].tolist() == [9, 25]
+    assert Draw({"w": np.arange(40, dtype=np.uint32)}).off([0.1], 0, "z", 1)[0].tolist() == [9, 25]

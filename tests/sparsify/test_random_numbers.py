@@ -25,7 +25,7 @@ def test_uniform_is_uniform():
 
 def test_the_global_generators_are_left_alone():
     torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
-    Draw({"w": np.arange(100, dtype=np.uint32)}).off(0.1, 0, "z", 1)
+    Draw({"w": np.arange(100, dtype=np.uint32)}).off([0.1], 0, "z", 1)
     uniform(10, 0, "grow", 1, "w")
     assert torch.equal(torch_state, torch.get_rng_state())
     assert np.array_equal(numpy_state, np.random.get_state()[1])

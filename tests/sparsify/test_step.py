@@ -145,7 +145,7 @@ def test_what_a_user_sees_of_a_sparsifier():
     _, _, sparse = attached()
     assert {name for name in dir(sparse) if not name.startswith("_")} == {
         *("model", "optimizer", "method", "table", "layers", "settings", "step", "collection", "kernels"),
-        *("masks", "random_masks", "share", "density", "explored", "summary", "learning_rate"),
+        *("masks", "random_masks", "mask_rates", "density", "explored", "summary", "learning_rate"),
         *("needs_loader", "finalize", "members", "sample_posterior", "ema"),
         *("state_dict", "load_state_dict", "detach"),
     }

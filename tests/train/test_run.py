@@ -379,6 +379,14 @@ def test_the_held_out_part_is_never_trained_on():
     assert not held & used
 
 
+def test_the_held_out_part_is_drawn_anew_for_each_seed_on_request():
+    def held_out(**changes):
+        return Splits.of(Config(validation=0.2, **changes)).validation._index.tolist()
+
+    assert held_out() == held_out(seed=1) == held_out(redraw=True)  # seed 0
+    assert held_out(redraw=True, seed=1) == held_out(redraw=True, seed=1, lr=1.0) != held_out()
+
+
 def test_holdout_temperature(tmp_path):
     result = train(small(method="rigl", epochs=20, temperature="holdout"), tmp_path / "a")
     assert result["temperature"] > 1  # RigL is over-confident

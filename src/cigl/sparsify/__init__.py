@@ -6,7 +6,7 @@
 from cigl.sparsify import attach, methods
 from cigl.sparsify.batch_norm import reestimate_batch_norm
 from cigl.sparsify.methods import Method, method
-from cigl.sparsify.schedule import constant, cosine, linear
+from cigl.sparsify.schedule import constant, cosine, linear, rise
 from cigl.sparsify.sparsifier import Sparsifier
 from cigl.sparsify.summary import Summary
 
@@ -21,4 +21,5 @@ __all__ = [
     "method",
     "methods",
     "reestimate_batch_norm",
+    "rise",
 ]

@@ -24,7 +24,7 @@ from cigl.sparsify.methods import method as from_catalogue
 from cigl.sparsify.optimizer_state import OptimizerState
 from cigl.sparsify.optimizers import check_held, check_under_random_mask, follow
 from cigl.sparsify.options import is_number, is_whole
-from cigl.sparsify.schedule import Decay, Timetable
+from cigl.sparsify.schedule import Decay, Rise, Timetable
 from cigl.sparsify.select import LayerChoice, select, warn_of_dense_majority
 from cigl.sparsify.sparsifier import Sparsifier
 
@@ -41,7 +41,7 @@ def attach(
     update_every: int | None = None,
     drop_fraction: float | Decay | None = None,
     update_until: float | None = None,
-    random_mask: float | None = None,
+    random_mask: float | Rise | None = None,
     average_from: float | None = None,
     initial: Literal["random", "magnitude"] = "random",
     rescale: bool = False,
@@ -63,7 +63,7 @@ def attach(
         update_every: Steps between topology rounds. None, here and below: the method's own.
         drop_fraction: The share of active weights that the first round drops, or a ``Decay``.
         update_until: The share of training after which the topology stays.
-        random_mask: The share of active weights that Z switches off in each step.
+        random_mask: The share of active weights that Z switches off in each step, or a ``Rise``.
         average_from: The share of training after which snapshots are averaged.
         initial: "random", or "magnitude" to start from the largest weights of a pretrained model.
         rescale: Scale initial weights to each unit's sparse fan-in; networks without normalisation need it.
@@ -110,7 +110,7 @@ def attach(
     if sparsity:
         warn_of_dense_majority(model, selected, layers or {})
     check_held(followed, [(s.name, s.parameter) for s in selected])
-    if chosen.random_mask:
+    if chosen.has_random_mask:
         check_under_random_mask(followed)
     states = OptimizerState(followed, state)
     if initial == "random":
@@ -125,6 +125,7 @@ def attach(
     check_possible(kernels, model, [s.parameter for s in selected])
 
     bound = [Layer(s, counts[s.name], seed, states) for s in selected]
+    _check_cap(chosen, table, bound)
     for layer in bound:
         layer.set_mask(_initial_mask(layer, chosen, initial))
         layer.memory = {name: torch.zeros_like(layer.weight, dtype=torch.float32) for name in chosen.memory}
@@ -214,10 +215,23 @@ def _check_times(method: Method, table: Timetable) -> None:
             f"{1 - table.average_from:.0%} of {table.steps} steps; lower steps_per_epoch or average_from."
         )
     few = len(snapshots) < 5 and method.average_of == "Z*W" and not method.keep_snapshots
-    if few and method.random_mask:
+    if few and method.has_random_mask:
         message = (
             f"only {len(snapshots)} snapshots will be averaged, so much of Z's noise stays in the result: "
             "cigl.method('cigl', average_of='p*W') averages its expectation instead."
+        )
+        warnings.warn(message, CiglWarning, stacklevel=3)
+
+
+def _check_cap(method: Method, table: Timetable, layers: Iterable[Layer]) -> None:
+    """Whether the cap leaves anything of Z."""
+    if method.fan_in_cap is None or not method.has_random_mask:
+        return
+    off = [layer.target * method.mask_rate(layer, layer.target, table, table.steps) for layer in layers]
+    if sum(off) < 1:
+        message = (
+            f"fan_in_cap={method.fan_in_cap:g} switches the random mask off: so few weights are left per unit that Z "
+            "would take less than one of the whole network in a step; raise it, or lower the sparsity."
         )
         warnings.warn(message, CiglWarning, stacklevel=3)
 

@@ -39,8 +39,9 @@ def finalize(sparse: Sparsifier, loader: Iterable[Any] | None, forward: Forward 
     elif mean is not None:
         values = _with_announced_zeros(sparse, mean.mean)
     else:
-        keep = 1 - sparse.share if sparse.method.final_weights == "p*W" else 1.0
-        values = _with_announced_zeros(sparse, {layer.name: layer.true_weight() * keep for layer in sparse.layers})
+        rates = sparse.mask_rates if sparse.method.final_weights == "p*W" else {}
+        final = {layer.name: layer.true_weight() * (1 - rates.get(layer.name, 0.0)) for layer in sparse.layers}
+        values = _with_announced_zeros(sparse, final)
     model = _plain_copy(sparse, values)
     if loader is not None:
         reestimate_batch_norm(model, loader, forward)
@@ -68,7 +69,7 @@ def finalize_ema(
 
 def changes_weights(sparse: Sparsifier, average: bool = True) -> bool:
     """Whether what ``finalize`` returns is not what was trained with: an average, or weights trained under Z."""
-    return bool(sparse.share) or (average and isinstance(sparse.collection, Mean))
+    return sparse.method.has_random_mask or (average and isinstance(sparse.collection, Mean))
 
 
 def members(sparse: Sparsifier, n: int | None, random_mask: RandomMask) -> list[nn.Module]:
@@ -80,7 +81,7 @@ def members(sparse: Sparsifier, n: int | None, random_mask: RandomMask) -> list[
         if not 1 <= n <= len(snapshots):
             raise CiglError(f"{len(snapshots)} snapshots were taken, {n} asked for: {_progress(sparse)}.")
         return [_plain_copy(sparse, _with_announced_zeros(sparse, values)) for values in snapshots[-n:]]
-    if not sparse.share:
+    if not sparse.method.has_random_mask:
         raise CiglError(
             f"method {sparse.method.name!r} has neither snapshots nor a random mask to draw members from; "
             "'cigl-no-wma' and 'rigl-mcdp' have."
@@ -88,9 +89,10 @@ def members(sparse: Sparsifier, n: int | None, random_mask: RandomMask) -> list[
     if n is None:
         raise CiglError("say how many masks to draw: members(n), n at least 1.")
     models = []
+    rates = random_mask.rates(sparse.step)
     for number in range(n):
         values = {}
-        for layer, off in zip(sparse.layers, random_mask.draw("members", number), strict=True):
+        for layer, off in zip(sparse.layers, random_mask.draw("members", number, rates), strict=True):
             values[layer.name] = layer.true_weight()
             fill(values[layer.name], off, 0)
         models.append(_plain_copy(sparse, _with_announced_zeros(sparse, values)))

@@ -77,6 +77,7 @@ class Layer:
         self.name = self.selected.name
         self.parameter = self.selected.parameter
         self.shape, self.size = self.parameter.shape, self.parameter.numel()
+        self.units = self.selected.units
 
     @property
     def weight(self) -> Tensor:

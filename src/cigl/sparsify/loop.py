@@ -38,7 +38,7 @@ class Loop:
         self.step: Step | None = None
         self._sparse, self._random_mask, self._checks = sparse, random_mask, checks
         self._kernels, self._averages = kernels, averages
-        self._processes = Processes(sparse.layers, bool(sparse.method.random_mask or sparse.table.update_steps))
+        self._processes = Processes(sparse.layers, sparse.method.has_random_mask or bool(sparse.table.update_steps))
         self.zeros, self.watch, self.agreement = Zeros(sparse.layers), Watch(sparse), Agreement(sparse)
 
     @property
@@ -65,7 +65,7 @@ class Loop:
             return
         if not self.has_begun:
             self.zeros.notice()
-            if is_part and self._sparse.method.random_mask and torch.is_grad_enabled():
+            if is_part and self._sparse.method.has_random_mask and torch.is_grad_enabled():
                 explain_backward(module, self._sparse.layers, self)
         if self.step is not None:
             self.step.evaluate()

@@ -27,7 +27,7 @@ from cigl.sparsify.averaging import Collection, Mean, Snapshots
 from cigl.sparsify.elements import read
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.options import Option, check, is_number, options_of
-from cigl.sparsify.schedule import CycleTimetable, Decay, Timetable, constant, cosine
+from cigl.sparsify.schedule import CycleTimetable, Decay, Rise, Timetable, constant, cosine, rate_at, rise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,8 @@ class Method:
     update_every: int | None = None
     drop_fraction: Decay | None = None
     update_until: float | None = None
-    random_mask: float | None = None
+    random_mask: float | Rise | None = None
+    fan_in_cap: float | None = None  # Z's rate is at most this times the layer's mean active fan-in
     average_from: float | None = None
     average_of: Literal["Z*W", "p*W"] | None = None
     second_moment: bool | None = None
@@ -76,6 +77,15 @@ class Method:
         """How many weights of a layer a round keeps and how many it grows."""
         k = min(math.floor(table.fraction(step) * active), layer.size - active)
         return active - k, k
+
+    @property
+    def has_random_mask(self) -> bool:
+        return rate_at(self.random_mask, 1.0) > 0
+
+    def mask_rate(self, layer: Layer, active: int, table: Timetable, step: int) -> float:
+        """The share of a layer's ``active`` weights that Z switches off in a step."""
+        rate = rate_at(self.random_mask, step / table.steps)
+        return rate if self.fan_in_cap is None else min(rate, self.fan_in_cap * active / layer.units)
 
     # Which
 
@@ -210,7 +220,7 @@ class CigL(RigL):
 
     name: str = "cigl"
     about: str = "RigL with a random mask, and weight & mask averaging at the end (the paper's)"
-    random_mask: float | None = 0.1
+    random_mask: float | Rise | None = 0.1
     average_from: float | None = 0.8
     average_of: Literal["Z*W", "p*W"] | None = "Z*W"
     second_moment: bool | None = False
@@ -255,7 +265,7 @@ class WeightDropout(RigL):
 
     name: str = "rigl-wdp"
     about: str = "RigL with weight dropout; predicts with W"
-    random_mask: float | None = 0.1
+    random_mask: float | Rise | None = 0.1
 
 
 _CATALOGUE: dict[str, Method] = {
@@ -282,6 +292,13 @@ _CATALOGUE: dict[str, Method] = {
             keep_snapshots=True,
             second_moment=None,
             predicts_with="members",
+        ),
+        CigL(
+            name="cigl-rise",
+            about="CigL whose random mask rises from 0 while the topology moves, and less where units have few inputs",
+            random_mask=rise(0.2, until=0.75),
+            fan_in_cap=0.005,
+            average_of="p*W",
         ),
         SupTickets(),
         WeightDropout(),
@@ -339,6 +356,8 @@ def changed(base: Method, **changes: Any) -> Method:
             )
     if is_number(changes.get("drop_fraction")) and base.drop_fraction is not None:
         changes["drop_fraction"] = replace(base.drop_fraction, start=float(changes["drop_fraction"]))
+    if is_number(changes.get("random_mask")) and isinstance(base.random_mask, Rise):
+        changes["random_mask"] = replace(base.random_mask, rate=float(changes["random_mask"]))
     result = replace(base, **changes)
     check(result)
     return result

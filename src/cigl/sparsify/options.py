@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import types
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from cigl.errors import CiglError, unknown
-from cigl.sparsify.schedule import Decay
+from cigl.sparsify.schedule import Decay, Rise
 
 if TYPE_CHECKING:
     from cigl.sparsify.methods import Method
 
 # What a method is, rather than how it is set: a subclass or the catalogue decides.
 _FIXED = {"name", "about", "keep_snapshots", "resparsify", "predicts_with", "starts_dense", "memory"}
-_SHARES = {"update_until": "]", "random_mask": ")", "average_from": ")"}  # in [0, 1] or [0, 1)
+_SCHEDULES = {"drop_fraction", "random_mask"}
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ def options_of(method: Method) -> dict[str, Option]:
 def _option(name: str, hint: Any, value: Any) -> Option:
     if isinstance(value, Decay):  # a number sets where it starts
         return Option(name, float, value.start)
+    if isinstance(value, Rise):  # ... or where it ends
+        return Option(name, float, value.rate)
     if get_origin(hint) in (Union, types.UnionType):
         hint = next(part for part in get_args(hint) if part is not type(None))
     if get_origin(hint) is Literal:
@@ -88,13 +91,34 @@ def check(method: Method) -> None:
         raise CiglError(f"update_every is {every!r}: give a whole number of steps, at least 1.")
     if drop is not None and not (isinstance(drop, Decay) and is_number(drop.start) and 0 <= drop.start <= 1):
         raise CiglError(f"drop_fraction is {drop!r}: give a share from 0 to 1, or for example cigl.linear(0.3).")
-    for name, bracket in _SHARES.items():
-        value = getattr(method, name)
-        if value is not None and not (is_number(value) and 0 <= value <= 1 and (bracket == "]" or value < 1)):
-            raise CiglError(f"{name} is {value!r}: give a share in [0, 1{bracket}.")
+    if isinstance(method.random_mask, Rise):
+        _check_rise(method.random_mask)
+    else:
+        _check_share("random_mask", method.random_mask, below_1=True)
+    _check_share("update_until", method.update_until)
+    _check_share("average_from", method.average_from, below_1=True)
+    if method.fan_in_cap is not None and not (is_number(method.fan_in_cap) and 0 < method.fan_in_cap < math.inf):
+        raise CiglError(f"fan_in_cap is {method.fan_in_cap!r}: give a number above 0.")
     for name, option in options_of(method).items():
-        if name != "drop_fraction":
+        if name not in _SCHEDULES:
             option.check(getattr(method, name))
+
+
+def _check_share(name: str, value: Any, below_1: bool = False) -> None:
+    if value is not None and not (is_number(value) and 0 <= value <= 1 and not (below_1 and value == 1)):
+        raise CiglError(f"{name} is {value!r}: give a share in [0, 1{')' if below_1 else ']'}.")
+
+
+def _check_rise(rise: Rise) -> None:
+    """Within [0, 1) at every moment, and at its end before training is."""
+    _check_share("the rate that random_mask rises to", rise.rate, below_1=True)
+    if not (is_number(rise.begin) and is_number(rise.until) and 0 <= rise.begin <= rise.until <= 1):
+        raise CiglError(
+            f"random_mask would rise from {rise.begin!r} to {rise.until!r} of training: give two shares in [0, 1], the "
+            "first not above the second, so that it ends with training or before."
+        )
+    if not (is_number(rise.power) and 0 < rise.power < math.inf):
+        raise CiglError(f"random_mask would rise with the power {rise.power!r}: give a number above 0.")
 
 
 def is_number(value: object) -> bool:

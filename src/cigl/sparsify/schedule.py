@@ -1,4 +1,4 @@
-"""When the topology changes and by how much, and when snapshots are taken.
+"""When the topology changes and by how much, how large Z is, and when snapshots are taken.
 
 A step is an applied optimizer step, counted from 1. All of this is plain arithmetic on step numbers.
 """
@@ -39,6 +39,46 @@ def linear(start: float) -> Decay:
 def constant(start: float) -> Decay:
     """f in every round."""
     return Decay("constant", start)
+
+
+@dataclass(frozen=True)
+class Rise:
+    """The share of active weights that Z switches off: 0 up to ``begin`` and ``rate`` from ``until`` on.
+
+    ``begin`` and ``until`` are shares of training. Between them the share rises with the ``power`` of the progress;
+    where they are the same, Z is switched on at once.
+    """
+
+    rate: float
+    begin: float
+    until: float
+    power: float
+
+    def __call__(self, progress: float) -> float:
+        if progress >= self.until:
+            return self.rate
+        if progress <= self.begin:
+            return 0.0
+        return self.rate * math.pow((progress - self.begin) / (self.until - self.begin), self.power)
+
+
+def rise(rate: float, *, begin: float = 0.0, until: float = 0.75, power: float = 1.0) -> Rise:
+    """From 0 at ``begin`` of training to ``rate`` at ``until``, on a straight line with ``power`` 1.
+
+    Morerio et al. 2017 let dropout rise so ("curriculum dropout"): a network learns first and is regularized later.
+
+    >>> mask = rise(0.2, until=0.5)
+    >>> [mask(progress) for progress in (0, 0.25, 0.5, 1)]
+    [0.0, 0.1, 0.2, 0.2]
+    """
+    return Rise(rate, begin, until, power)
+
+
+def rate_at(random_mask: float | Rise | None, progress: float) -> float:
+    """What a method's ``random_mask`` says at a share of training."""
+    if random_mask is None:
+        return 0.0
+    return random_mask(progress) if isinstance(random_mask, Rise) else random_mask
 
 
 @dataclass(frozen=True)

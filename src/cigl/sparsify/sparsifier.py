@@ -52,7 +52,7 @@ class Sparsifier:
         self.settings = dict(settings)
         self.step = 0  # optimizer steps that were applied
         self.collection = method.collection()
-        self._random_mask = RandomMask(layers, method.random_mask or 0.0, int(settings["seed"]))
+        self._random_mask = RandomMask(layers, method, table, int(settings["seed"]))
         self._unselected = Unselected(model, layers, self.settings["layers"])
         self._checks = Checks(layers, self._unselected)
         self._averages = Averages(self)
@@ -78,14 +78,15 @@ class Sparsifier:
     def random_masks(self) -> dict[str, Tensor] | None:
         """Z, False where a weight is switched off, while it is in force; else None."""
         step = self._loop.step
-        if step is None or not step.has_begun or not self.share:
+        if step is None or not step.has_begun or not self.method.has_random_mask:
             return None
         return {layer.name: layer.random_mask for layer in self.layers}
 
     @property
-    def share(self) -> float:
-        """The share of active weights that Z switches off in each step."""
-        return self._random_mask.share
+    def mask_rates(self) -> dict[str, float]:
+        """The share of each layer's active weights that Z switched off in the last step: parameter name to number."""
+        rates = self._random_mask.rates(self.step)
+        return {layer.name: rate for layer, rate in zip(self.layers, rates, strict=True)}
 
     @property
     def density(self) -> float:

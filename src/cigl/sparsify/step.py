@@ -64,8 +64,8 @@ class Step:
         self._is_averaged = False  # the kept dense gradient, over the processes
         self._overflow: Layer | None = None  # has NaN or Inf in a dense gradient that is needed
         self._sparse, self._random_mask, self._processes, self._kernels = sparse, random_mask, processes, kernels
-        self._layers, self._optimizer, self._share = sparse.layers, sparse.optimizer, random_mask.share
-        self._states = sparse._states
+        self._layers, self._optimizer, self._states = sparse.layers, sparse.optimizer, sparse._states
+        self._rates: list[float] = []  # of Z in each layer, once it is in force
 
     @property
     def has_begun(self) -> bool:
@@ -93,14 +93,16 @@ class Step:
         for layer in self._layers:
             layer.follow_parameter()
         self._processes.find()
-        if not self._share:
+        self._rates = self._random_mask.rates(self.number)
+        if not any(self._rates):
             return
         if in_kernels and self._kernels is not None:
-            for layer in self._layers:
-                layer.held_z = self._kernels.hold_z(layer.parameter, *self._random_mask.law(layer, "z", self.number))
+            for layer, rate in zip(self._layers, self._rates, strict=True):
+                law = self._random_mask.law(layer, "z", self.number, rate)
+                layer.held_z = self._kernels.hold_z(layer.parameter, *law)
         if all(layer.held_z is not None for layer in self._layers):
             return
-        drawn = self._random_mask.draw("z", self.number)
+        drawn = self._random_mask.draw("z", self.number, self._rates)
         zeros = torch.zeros(max(len(off) for off in drawn))
         for layer, off in zip(self._layers, drawn, strict=True):
             if layer.held_z is None:
@@ -114,7 +116,7 @@ class Step:
 
     def evaluate(self) -> None:
         """Before an eval forward: M*W."""
-        if not self._share or not self.has_begun or self.phase is Phase.SUSPENDED:
+        if not any(self._rates) or not self.has_begun or self.phase is Phase.SUSPENDED:
             return
         if self.phase is Phase.AWAITING_GRADIENTS:
             message = (
@@ -225,10 +227,10 @@ class Step:
         """M*Z*W (or M*pW) of the selected parameters and the others as they are."""
         method, model = self._sparse.method, self._sparse.model
         values = {name: p.detach() for name, p in model.named_parameters()}
-        for layer in self._layers:
+        for layer, rate in zip(self._layers, self._random_mask.rates(self.number), strict=True):
             weight = layer.weight.clone()
             if method.average_of == "p*W":
-                weight *= 1 - self._share
+                weight *= 1 - rate
             else:
                 layer.apply_z(weight)
             values[layer.name] = weight
@@ -249,7 +251,7 @@ class Step:
         self._is_averaged = True
 
     def _check_forward(self) -> None:
-        if self._share and self.phase is Phase.NO_FORWARD:
+        if self._sparse.method.has_random_mask and self.phase is Phase.NO_FORWARD:
             raise CiglError(
                 "gradients arrived, but no training forward of the model was seen, so the random mask never "
                 "acted: call model.train() before training, call the attached model itself, and compile it as a "

@@ -7,8 +7,10 @@ is needed pays one dense pass more. Z shortens the training passes. Elementwise 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -67,7 +69,8 @@ def _count(places: dict[str, int], layer: Layer) -> Any:
     return hook
 
 
-HEAD = ("layer", "shape", "target", "density", "explored", "dead rows", "cols", "FLOPs: infer", "train")
+HEAD = ("layer", "shape", "target", "density", "explored", "dead rows", "cols", "FLOPs: infer", "train", "Z", "kernels")
+MOMENTS = 8  # of a stretch of training, over which Z's rate is averaged
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class Row:
     inference_flops: float | None  # against dense
     training_flops: float | None
     kernels: str = "masked"  # what its training steps run on
+    mask_rate: float | None = None  # the share of its active weights that Z switched off in the last step
 
 
 @dataclass(frozen=True)
@@ -97,9 +101,11 @@ class Summary:
     optimizer: str = ""  # what its states were found to be, where it is not one of torch's
 
     def __str__(self) -> str:
-        head = (*HEAD, "kernels") if any(row.kernels == "sparse" for row in self.rows) else HEAD
-        lines = [head, *(_cells(row)[: len(head)] for row in (*self.rows, self.total))]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+        hidden = {"Z"} if self.total.mask_rate is None else set()
+        hidden |= set() if any(row.kernels == "sparse" for row in self.rows) else {"kernels"}
+        lines = [HEAD, *map(_cells, (*self.rows, self.total))]
+        lines = [tuple(cell for cell, name in zip(line, HEAD, strict=True) if name not in hidden) for line in lines]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         text = [
             "  ".join(_pad(cell, w, i < 2) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
             for line in lines
@@ -119,7 +125,8 @@ def _cells(row: Row) -> tuple[str, ...]:
     shares = (f"{share:.4f}" for share in (row.target, row.density, row.explored))
     dead = (str(row.dead_rows), str(row.dead_columns))
     flops = (_times(row.inference_flops), _times(row.training_flops))
-    return row.layer, shape, *shares, *dead, *flops, row.kernels
+    rate = "" if row.mask_rate is None else f"{row.mask_rate:.4f}"
+    return row.layer, shape, *shares, *dead, *flops, rate, row.kernels
 
 
 def _times(value: float | None) -> str:
@@ -131,6 +138,7 @@ def summarize(sparse: Sparsifier, places: Mapping[str, int], kernels: Kernels | 
     counted = bool(places)
     rows, dense, infer, train = [], 0.0, 0.0, 0.0
     parts = segments(sparse.method, sparse.table)
+    rates = sparse.mask_rates if sparse.method.has_random_mask else {}
     for layer in sparse.layers:
         density = int(layer.mask.sum()) / layer.size
         training = training_flops(layer, sparse.method, sparse.table, parts)
@@ -146,6 +154,7 @@ def summarize(sparse: Sparsifier, places: Mapping[str, int], kernels: Kernels | 
             inference_flops=density,
             training_flops=training,
             kernels="sparse" if kernels is not None and layer.parameter in kernels.sparse else "masked",
+            mask_rate=rates.get(layer.name),
         )
         rows.append(row)
         cost = places.get(layer.name, 0) * layer.size
@@ -162,10 +171,17 @@ def summarize(sparse: Sparsifier, places: Mapping[str, int], kernels: Kernels | 
         inference_flops=infer / dense if counted else None,
         training_flops=train / dense if counted else None,
         kernels=f"{sum(row.kernels == 'sparse' for row in rows)} of {len(rows)} sparse",
+        mask_rate=_share_off(rows) if rates else None,
     )
     title = f"{sparse.method.name}: step {sparse.step} of {sparse.table.steps}"
     reasons = () if kernels is None else tuple(kernels.reasons)
     return Summary(title, tuple(rows), total, reasons, sparse._states.describe(sparse.layers))
+
+
+def _share_off(rows: Sequence[Row]) -> float:
+    """What Z switches off of all active weights."""
+    active = [row.density * math.prod(row.shape) for row in rows]
+    return sum(count * (row.mask_rate or 0.0) for count, row in zip(active, rows, strict=True)) / max(1.0, sum(active))
 
 
 Segment = tuple[int, int, int]  # steps, how many of them need the dense gradient, the last step
@@ -186,7 +202,9 @@ def training_flops(layer: Layer, method: Method, table: Timetable, parts: list[S
     active = layer.size if method.starts_dense else layer.target
     cost = 0.0
     for steps, dense_steps, end in parts:
-        density = active / layer.size * (1 - (method.random_mask or 0.0))
+        moments = [end - steps + math.ceil(steps * (i + 0.5) / MOMENTS) for i in range(MOMENTS)]
+        rate = fmean(method.mask_rate(layer, active, table, moment) for moment in moments)
+        density = active / layer.size * (1 - rate)
         cost += steps * 3 * density + dense_steps * (1 - density)
         if table.updates(end):
             active = sum(method.budget(layer, active, table, end))

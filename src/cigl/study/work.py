@@ -45,7 +45,7 @@ def draw_masks(folder: RunFolder, config: Config, count: int) -> None:
         if (folder.path / "masks.json").is_file() and len(folder.read_json("masks.json")["Z*W"]) >= count:
             return
         trainer = Trainer(config, Splits.of(config))
-        if not trainer.sparse.share:
+        if not trainer.sparse.method.has_random_mask:
             raise CiglError(f"method {config.method!r} has no random mask to draw: leave it out of a study with masks.")
         trainer.load(folder.last_checkpoint(config.epochs * trainer.steps_per_epoch))
         accuracies: dict[str, Any] = {"W": _accuracy(trainer, trainer.model)}

@@ -36,6 +36,7 @@ class Config:
     batch_size: int = option(64, "examples per step")
     train_size: int | None = option(None, "use this many training examples only")
     validation: float = option(0.0, "share of the training data held out (for --temperature holdout: 0.1)")
+    redraw: bool = option(False, "hold out another part for each seed, instead of the same one")
     augment: bool = option(True, "pad, crop and flip images where the dataset is usually augmented")
     optimizer: Literal["sgd", "adam", "adamw"] = option("sgd", "sgd, adam or adamw")
     lr: float = option(0.1, "learning rate at its highest")
@@ -86,7 +87,7 @@ class Config:
         keys = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
         keys["options"] = dict(self.options)
         # as it was before there were such keys: digests name the folders of runs
-        for name, usual in (("options", {}), ("kernels", "auto")):
+        for name, usual in (("options", {}), ("kernels", "auto"), ("redraw", False)):
             if keys[name] == usual:
                 del keys[name]
         return keys

@@ -198,7 +198,7 @@ def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[st
 
 def has_members(trainer: Trainer) -> bool:
     """Whether the last checkpoint is of use beside the finished model: to draw masks, or for its snapshots."""
-    return bool(trainer.sparse.share) or trainer.sparse.method.keep_snapshots
+    return trainer.sparse.method.has_random_mask or trainer.sparse.method.keep_snapshots
 
 
 def predictor_of(trainer: Trainer, model: nn.Module, masks: int = MASKS) -> nn.Module:

@@ -47,7 +47,7 @@ class Splits:
                 raise CiglError(f"train_size is {config.train_size}, but {config.dataset} has {len(train)} examples.")
             train = train.take(torch.arange(config.train_size))
         if config.held_out:
-            train, validation = train.divide(config.held_out, seed=0)  # the same part for every seed
+            train, validation = train.divide(config.held_out, seed=config.seed if config.redraw else 0)
         if train.steps(config.batch_size, drop_last=True) == 0:
             raise CiglError(f"{len(train)} training examples make no batch of {config.batch_size}: lower batch_size.")
         return cls(source, train, validation)

@@ -1,0 +1,262 @@
+"""A random mask that rises, and its rate in each layer: schedule, cap, average, members, summary, bad input."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from loops import attach, batch, fresh, mlp, run, saved, sgd, states_equal
+from torch import nn
+
+import cigl
+from cigl.sparsify.methods import GMP, CigL
+from cigl.sparsify.schedule import Rise
+
+shares = st.floats(0, 1)
+
+
+@given(st.floats(0, 0.99), shares, shares, st.floats(0.1, 10), shares, shares)
+def test_a_rise_never_falls_and_never_leaves_its_ends(rate, one, other, power, early, late):
+    rise = Rise(rate, min(one, other), max(one, other), power)
+    early, late = sorted((early, late))
+    assert 0 <= rise(early) <= rise(late) <= rate
+    assert rise(rise.until) == rise(1.0) == rise(1.5) == rate
+    assert rise(rise.begin) == (rate if rise.begin == rise.until else 0)
+
+
+def test_rises_by_hand():
+    assert [cigl.rise(0.3)(p) for p in (0, 0.25, 0.5, 0.75, 1)] == pytest.approx([0, 0.1, 0.2, 0.3, 0.3])
+    assert [cigl.rise(0.4, begin=0.2, until=0.6)(p) for p in (0.1, 0.3, 0.6)] == pytest.approx([0, 0.1, 0.4])
+    assert [cigl.rise(0.4, begin=0.6, until=0.6)(p) for p in (0.59, 0.6, 1)] == [0, 0.4, 0.4]
+    assert cigl.rise(0.4, until=1, power=2)(0.5) == pytest.approx(0.1)
+
+
+def rising(rate=0.5, cap=0.04, **changes):
+    return cigl.method("cigl-rise", **({"random_mask": rate, "fan_in_cap": cap, "update_every": 3} | changes))
+
+
+def test_the_rate_of_a_layer_is_capped_by_its_active_fan_in():
+    model, optimizer, sparse = fresh(rising())
+    counts = {name: int(mask.sum()) for name, mask in sparse.masks.items()}
+    caps = {"0.weight": 0.04 * counts["0.weight"] / 24, "3.weight": 0.04 * counts["3.weight"] / 4}
+    assert caps["0.weight"] < 0.2 < caps["3.weight"]
+    for step in range(1, 41):
+        run(model, optimizer, 1, first=step)
+        share = min(step / 30, 1) * 0.5
+        expected = {name: min(share, cap) for name, cap in caps.items()}
+        assert sparse.mask_rates == pytest.approx(expected), step
+
+
+@pytest.mark.parametrize(
+    ("module", "units"),
+    [
+        (nn.Linear(6, 10), 10),
+        (nn.Conv2d(4, 8, 3, groups=2), 8),
+        (nn.ConvTranspose2d(4, 8, 3, groups=2), 8),
+        (nn.Conv1d(3, 5, 2), 5),
+    ],
+)
+def test_the_fan_in_is_per_output_unit(module, units):
+    """As ``Selected.fans`` counts it, over all units."""
+    model = nn.Sequential(module)
+    sparse = attach(model, sgd(model), rising(), sparsity=0.5)
+    (layer,) = sparse.layers
+    fan_in, _ = layer.selected.fans(layer.mask)
+    assert len(fan_in) == layer.units == units
+    assert sparse.method.mask_rate(layer, layer.target, sparse.table, sparse.table.steps) == pytest.approx(
+        min(0.5, 0.04 * float(fan_in.float().mean()))
+    )
+
+
+def test_the_cap_follows_a_mask_that_shrinks():
+    @dataclass(frozen=True, kw_only=True)
+    class Pruned(GMP):
+        random_mask: float = 0.9
+        fan_in_cap: float = 0.05
+
+    model = mlp()
+    optimizer = sgd(model)
+    sparse = attach(model, optimizer, Pruned(update_every=10))
+    assert sparse.mask_rates["0.weight"] == pytest.approx(0.05 * 12)  # dense at first
+    run(model, optimizer, 40)
+    assert sparse.mask_rates["0.weight"] == pytest.approx(0.05 * int(sparse.masks["0.weight"].sum()) / 24)
+
+
+def test_before_its_begin_a_step_is_one_without_z():
+    """Bit by bit, though the method has a Z."""
+    plain, optimizer, _ = fresh(cigl.method("rigl", update_every=3))
+    run(plain, optimizer, 20)
+    model, optimizer, sparse = fresh(rising(cigl.rise(0.5, begin=0.5, until=0.6), cap=1.0))
+    run(model, optimizer, 20)
+    assert states_equal(plain.state_dict(), model.state_dict())
+    assert set(sparse.mask_rates.values()) == {0.0}
+    run(model, optimizer, 1, first=21)
+    assert all(rate > 0 for rate in sparse.mask_rates.values())
+
+
+@pytest.mark.parametrize("kernels", ["masked", "sparse"])
+def test_the_average_uses_each_layers_rate_at_each_step(kernels):
+    """The rate still rises while snapshots are taken; the mean is computed here from the weights themselves."""
+    torch.manual_seed(0)
+    model = mlp()
+    optimizer = sgd(model, momentum=0.9)
+    sparse = attach(model, optimizer, rising(cigl.rise(0.5, until=1.0)), epochs=20, steps_per_epoch=2, kernels=kernels)
+    fan_in = {name: float(mask.sum()) / len(mask) for name, mask in sparse.masks.items()}
+    snapshots = []
+    for step in range(1, 41):
+        run(model, optimizer, 1, first=step)
+        if step % 2 == 0 and step > 32:
+            keep = {name: 1 - min(0.5 * step / 40, 0.04 * fan) for name, fan in fan_in.items()}
+            state = model.state_dict()
+            snapshots.append({name: state[name].double() * keep.get(name, 1.0) for name in state})
+    final = sparse.finalize().state_dict()
+    assert sparse.collection.count == len(snapshots) == 4
+    for name, value in final.items():
+        expected = sum(snapshot[name] for snapshot in snapshots) / 4
+        torch.testing.assert_close(value.double(), expected, atol=1e-7, rtol=1e-6)
+
+
+def test_members_are_drawn_at_the_rates_of_the_last_step():
+    model, optimizer, sparse = fresh(rising())
+    run(model, optimizer, 15)  # half of the rise
+    states = [member.state_dict() for member in sparse.members(300)]
+    assert sparse.mask_rates["3.weight"] == pytest.approx(0.25)
+    for name, rate in sparse.mask_rates.items():
+        moved = model.state_dict()[name] != 0  # a weight that the last round grew is still 0
+        off = torch.stack([state[name][moved] == 0 for state in states]).float()
+        assert off.mean() == pytest.approx(rate, abs=4 * (0.25 / off.numel()) ** 0.5)
+
+
+def test_final_weights_take_the_rates_of_the_last_step():
+    method = cigl.method("rigl-wdp", final_weights="p*W", random_mask=cigl.rise(0.4), update_every=3)
+    model, optimizer, sparse = fresh(method)
+    run(model, optimizer, 15)
+    with pytest.warns(cigl.CiglWarning, match="finalizing early"):
+        final = sparse.finalize([batch(1)])
+    torch.testing.assert_close(final[0].weight, 0.8 * model[0].weight)
+
+
+@pytest.mark.parametrize("stop", [7, 29, 36])
+def test_resumed_in_the_middle_of_the_rise(stop):
+    objects = [fresh(rising(cigl.rise(0.5, until=0.95), second_moment=True)) for _ in range(2)]
+    model, optimizer, sparse = objects[0]
+    run(model, optimizer, stop)
+    for target, state in zip(objects[1], saved(model, optimizer, sparse), strict=True):
+        target.load_state_dict(state)
+    for each in objects:
+        run(each[0], each[1], 40 - stop, first=stop + 1)
+    assert states_equal(*(each[0].state_dict() for each in objects))
+    assert states_equal(*(each[2].finalize([batch(1)]).state_dict() for each in objects))
+    assert states_equal(*(each[2].members(3)[2].state_dict() for each in objects))
+
+
+def test_a_state_with_another_rise_is_refused():
+    _, _, sparse = fresh(rising())
+    _, _, other = fresh(rising(0.4))
+    with pytest.raises(cigl.CiglError, match=r"method 'random_mask' is {'rate': 0.5.* there and {'rate': 0.4"):
+        other.load_state_dict(sparse.state_dict())
+
+
+def test_a_state_from_before_there_were_caps_loads():
+    model, optimizer, sparse = fresh("cigl")
+    run(model, optimizer, 5)
+    state = saved(model, optimizer, sparse)
+    assert state[2]["method"].pop("fan_in_cap", "missing") is None
+    again = fresh("cigl")
+    for target, part in zip(again, state, strict=True):
+        target.load_state_dict(part)
+    run(model, optimizer, 5, first=6)
+    run(*again[:2], 5, first=6)
+    assert states_equal(model.state_dict(), again[0].state_dict())
+
+
+def test_the_summary_shows_the_rates():
+    model, optimizer, sparse = fresh(rising())
+    run(model, optimizer, 30)
+    summary = sparse.summary()
+    assert [row.mask_rate for row in summary.rows] == list(sparse.mask_rates.values())
+    active = {name: int(mask.sum()) for name, mask in sparse.masks.items()}
+    off = sum(active[name] * rate for name, rate in sparse.mask_rates.items())
+    assert summary.total.mask_rate == pytest.approx(off / sum(active.values()))
+    head, first = (str(summary).splitlines()[i].split() for i in (1, 3))
+    assert (head[-1], first[-1]) == ("Z", f"{summary.rows[0].mask_rate:.4f}")
+    assert len({len(line) for line in str(summary).splitlines()[1:]}) == 1
+    _, _, plain = fresh("rigl")
+    assert "Z" not in str(plain.summary()).splitlines()[1].split()
+
+
+def test_training_flops_count_a_rising_mask_at_its_mean():
+    model = mlp()
+    sparse = attach(model, sgd(model), rising(0.4, cap=1.0, update_every=3), epochs=100)
+    table, rows = sparse.table, sparse.summary().rows
+    for layer, row in zip(sparse.layers, rows, strict=True):
+        density = row.target * (1 - sum(cigl.rise(0.4)(t / table.steps) for t in range(1, 401)) / 400)
+        dense = len(table.update_steps) / 400  # steps with a dense gradient
+        assert row.training_flops == pytest.approx(density + dense * (1 - row.target) / 3, abs=0.01), layer.name
+
+
+def test_a_number_sets_where_the_rise_ends():
+    method = cigl.method("cigl-rise")
+    assert isinstance(method.random_mask, Rise)
+    changed = cigl.method("cigl-rise", random_mask=0.05)
+    assert changed.random_mask == cigl.rise(0.05, until=method.random_mask.until)
+    model = mlp()
+    assert attach(model, sgd(model), "cigl-rise", random_mask=0.05).method.random_mask == changed.random_mask
+    assert cigl.method("cigl", random_mask=cigl.rise(0.2)).random_mask == cigl.rise(0.2)
+
+
+@pytest.mark.parametrize(
+    ("random_mask", "message"),
+    [
+        (cigl.rise(1.0), r"the rate that random_mask rises to is 1.0: give a share in \[0, 1\)"),
+        (cigl.rise(-0.1), r"rises to is -0.1: give a share in \[0, 1\)"),
+        (cigl.rise(float("nan")), "rises to is nan"),
+        (cigl.rise("0.1"), "rises to is '0.1'"),
+        (
+            cigl.rise(0.1, until=1.2),
+            r"rise from 0.0 to 1.2 of training: give two shares in \[0, 1\].*ends with training",
+        ),
+        (cigl.rise(0.1, begin=0.8, until=0.5), "rise from 0.8 to 0.5 of training"),
+        (cigl.rise(0.1, begin=-1), "rise from -1 to 0.75"),
+        (cigl.rise(0.1, begin=None), "rise from None"),
+        (cigl.rise(0.1, power=0), "the power 0: give a number above 0"),
+        (cigl.linear(0.1), r"random_mask is Decay.*: give a share in \[0, 1\)"),
+    ],
+)
+def test_rises_that_cannot_work_are_refused(random_mask, message):
+    with pytest.raises(cigl.CiglError, match=message) as caught:
+        cigl.method("cigl", random_mask=random_mask)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("cap", [0, -1.0, float("inf"), float("nan"), "0.1", True])
+def test_caps_that_cannot_work_are_refused(cap):
+    with pytest.raises(cigl.CiglError, match=r"fan_in_cap is .*: give a number above 0"):
+        cigl.method("cigl-rise", fan_in_cap=cap)
+
+
+def test_a_cap_that_switches_z_off_everywhere_is_named():
+    def attached(**changes):
+        model = mlp()
+        options = {"sparsity": 0.7, "epochs": 50, "steps_per_epoch": 4}
+        return cigl.attach(model, sgd(model), rising(**changes), **options)
+
+    with pytest.warns(cigl.CiglWarning, match="fan_in_cap=0.0001 switches the random mask off: .*raise it, or lower"):
+        attached(cap=1e-4)
+    attached(cap=0.04)  # warnings are errors here
+
+
+def test_a_rate_of_ones_own_that_is_no_share_is_named():
+    class Wild(CigL):
+        def mask_rate(self, layer, active, table, step):
+            return 1.5 if step == 3 else 0.1
+
+    model = mlp()
+    optimizer = sgd(model)
+    attach(model, optimizer, Wild(update_every=3))
+    run(model, optimizer, 2)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(cigl.CiglError, match=r"mask_rate of method 'cigl' is 1.5 for 0.weight in step 3"):
+        run(model, optimizer, 1, first=3)
+    assert states_equal(before, model.state_dict())

@@ -40,6 +40,12 @@ def entry(network: Network, facts: Survey, inputs: Shapes, threads: int, assignm
     return {"inputs": [list(shape) for shape in inputs], "threads": threads, "units": units}
 
 
+def of_layers(plan: Any) -> dict[str, Any]:
+    """The plans of layers that have an engine of their own, by their paths."""
+    found = plan.get("layers", {}) if isinstance(plan, dict) else {}
+    return found if isinstance(found, dict) else {}
+
+
 def read(network: Network, plan: Any) -> dict[Shapes, dict[str, Any]]:
     """The entries of a saved plan by their inputs, after checks that it is a plan, and one of this network."""
     if not isinstance(plan, dict) or plan.get("version") != VERSION or not isinstance(plan.get("shapes"), list):

@@ -60,7 +60,7 @@ def run_in_torch(network: Network, inputs: Sequence[Any]) -> Any:
     values = dict(network.constants)
     for _ in _walk(network, values, inputs):
         pass
-    return op.filled(network.output, values)
+    return network.result(values)
 
 
 def _walk(network: Network, values: dict[int, Any], inputs: Sequence[Any]) -> Iterator[tuple[Unit, tuple[Any, ...]]]:
@@ -219,7 +219,7 @@ class Schedule:
                 values[value] = each
             for value in done:
                 values[value] = None
-        return op.filled(self._network.output, values)
+        return self._network.result(values)
 
 
 def staged(

@@ -13,6 +13,8 @@ import torch
 from torch import fx, nn
 
 from cigl.errors import CiglError
+from cigl.runtime.compile.capture import Capture
+from cigl.runtime.compile.inputs import of_forward
 
 _TORCH = str(Path(torch.__file__).parent)
 
@@ -55,14 +57,15 @@ class PartialTracer(Tracer):
         return super().create_proxy(kind, target, *rest, **more)
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        before = len(self.graph.nodes)
+        before, stack = len(self.graph.nodes), self.module_stack.copy()
         try:
             return super().call_module(m, forward, args, kwargs)
         except Exception as error:  # anything can go wrong in a forward that is given proxies
             for node in list(reversed(self.graph.nodes))[: len(self.graph.nodes) - before]:
                 self.graph.erase_node(node)
+            self.module_stack = stack  # fx pops it only where a forward returns
             proxy = self.create_proxy("call_module", self.path_of_module(m), args, kwargs)
-            self.stopped.append(f"{self.path_of_module(m)} runs dense as a whole: {where(error)}")
+            self.stopped.append(f"{self.path_of_module(m)} can't be traced: {where(error)}")
             return proxy
 
 
@@ -98,15 +101,21 @@ def hooked(module: nn.Module) -> bool:
     return not all(type(hook).__module__.startswith("cigl.") for hook in hooks)
 
 
-def traced(model: nn.Module) -> tuple[fx.Graph | None, list[str]]:
-    """The graph, or None if even the outermost forward can't be traced; and what stopped it where."""
+class NotTraced(Exception):
+    """Why there is no graph."""
+
+
+def traced(model: nn.Module) -> Capture:
+    """The graph, with submodules that stopped the tracing as one call each."""
     if hooked(model) or "forward" in vars(model):
-        return None, [
-            "the model runs dense: torch.fx passes over its hooks, and over a forward that is not its class's; "
-            "nn.Sequential(model) can be traced with them"
-        ]
+        raise NotTraced(
+            "torch.fx passes over the model's hooks, and over a forward that is not its class's; nn.Sequential(model) "
+            "can be traced with them"
+        )
     tracer = PartialTracer()
     try:
-        return tracer.trace(model), tracer.stopped
+        graph = tracer.trace(model)
     except Exception as error:
-        return None, [f"the model runs dense: {where(error)}"]
+        raise NotTraced(f"the model can't be traced: {where(error)}") from error
+    names = [str(node.target) for node in graph.nodes if node.op == "placeholder"]
+    return Capture(graph, of_forward(model, names), notes=tracer.stopped)

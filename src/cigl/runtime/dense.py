@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import math
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from cigl.runtime.schedule import Survey
 MANY = 0.5  # share of zeros from which on a weight is meant to be sparse
 _LEAST = 256  # elements; nobody prunes smaller ones
 _LOOKUPS = (nn.Embedding, nn.EmbeddingBag, F.embedding, torch.embedding)  # which read rows and multiply nothing
+_KNOWN_IF_EXPORTED = (nn.Linear, nn.Conv2d, nn.MultiheadAttention)
 _EXAMPLES = "pass example_inputs, with which torch.export looks into it"
 
 
@@ -27,37 +29,46 @@ def has_many_zeros(weight: Any) -> bool:
 
 def in_torch(network: Network, replaced: Collection[str]) -> list[str]:
     """A sentence for each reason why torch computes with such weights. ``replaced`` have kernels of their own."""
-    reasons: dict[str, list[str]] = {}
-    for unit in network.units:
-        if isinstance(unit.operation, op.InTorch):
-            for path, reason in _weights(network, unit, unit.operation, replaced):
-                reasons.setdefault(reason, []).append(path)
-    return [_sentence(paths, reason) for reason, paths in reasons.items()]
+    found = [
+        each
+        for unit in network.units
+        if isinstance(unit.operation, op.InTorch)
+        for each in _of_unit(network, unit, unit.operation.call, replaced)
+    ]
+    return sentences(found)
 
 
-def _weights(network: Network, unit: Unit, call: op.InTorch, replaced: Collection[str]) -> Iterator[tuple[str, str]]:
-    if call.call in _LOOKUPS or isinstance(call.call, _LOOKUPS[:2]):
-        return
-    if isinstance(call.call, nn.Module):
-        kind = type(call.call).__name__
-        for name, parameter in call.call.named_parameters():
-            path = f"{unit.name}.{name}"
-            if path not in replaced and has_many_zeros(parameter):
-                yield path, f"there is no sparse kernel for a {kind}, or it has hooks; {_EXAMPLES}"
-    else:
-        name = getattr(call.call, "__name__", None) or getattr(call.call, "name", None) or str(call.call)
+def _of_unit(network: Network, unit: Unit, call: Any, replaced: Collection[str]) -> Iterator[tuple[str, str]]:
+    if isinstance(call, nn.Module):
+        yield from of_module(call, unit.name, replaced)
+    elif call not in _LOOKUPS:
+        name = getattr(call, "__name__", None) or getattr(call, "name", None) or str(call)
         for value in unit.inputs:
             if has_many_zeros(network.constants.get(value)):
                 yield network.paths[value], f"there is no sparse kernel for {name}"
+
+
+def of_module(module: nn.Module, path: str, replaced: Collection[str]) -> Iterator[tuple[str, str]]:
+    """The paths of such weights in a module that torch runs, each with the reason."""
+    for name, parameter in module.named_parameters():
+        full = f"{path}.{name}" if path else name
+        owner = module.get_submodule(name.rpartition(".")[0])
+        if full in replaced or isinstance(owner, _LOOKUPS[:2]) or not has_many_zeros(parameter):
+            continue
+        if isinstance(owner, _KNOWN_IF_EXPORTED):
+            yield full, f"torch.fx can't look into a {type(module).__name__}: {_EXAMPLES}"
+        else:
+            yield full, f"there is no sparse kernel for a {type(owner).__name__}"
 
 
 def without_kernel(network: Network, facts: Survey, possible: Collection[int]) -> dict[str, str]:
     """Layers that the kernels can't compute for inputs like these: a sentence for each name."""
     found = {}
     for number, unit in enumerate(network.units):
-        if isinstance(unit.operation, op.Layer) and number not in possible:
+        known = facts.shapes[unit.inputs[0]] is not None and facts.shapes[unit.outputs[0]] is not None
+        if isinstance(unit.operation, op.Layer) and number not in possible and known:
             weight = unit.operation.weight
-            if weight.density <= 1 - MANY and weight.nonzeros >= 0 and _numel(weight.shape) >= _LEAST:
+            if math.prod(weight.shape) >= _LEAST and weight.density <= 1 - MANY:
                 found[unit.name] = (
                     f"{unit.name} has {1 - weight.density:.0%} zeros and runs dense: there is no sparse kernel for "
                     f"{_described(unit.operation)} on inputs of shape {facts.shapes[unit.inputs[0]]}."
@@ -65,18 +76,23 @@ def without_kernel(network: Network, facts: Survey, possible: Collection[int]) -
     return found
 
 
-def _numel(shape: tuple[int, ...]) -> int:
-    return int(torch.Size(shape).numel())
-
-
 def _described(layer: op.Layer) -> str:
     """Its settings that matter to the kernels."""
     settings = [
-        f"{name} {getattr(layer, name)}" for name in ("groups", "dilation") if getattr(layer, name, 1) not in (1, (1, 1))
+        f"{name} {getattr(layer, name)}"
+        for name in ("groups", "dilation")
+        if getattr(layer, name, 1) not in (1, (1, 1))
     ]
     return " with ".join([f"a {type(layer).__name__}", *settings[:1]]) + "".join(f", {each}" for each in settings[1:])
 
 
-def _sentence(paths: list[str], reason: str) -> str:
-    names = ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
-    return f"{names}: weights with many zeros run dense, because {reason}."
+def sentences(found: Iterable[tuple[str, str]]) -> list[str]:
+    """One for each reason, with the first few of its weights."""
+    reasons: dict[str, list[str]] = {}
+    for path, reason in found:
+        reasons.setdefault(reason, []).append(path)
+    return [
+        f"{', '.join(paths[:3])}{f' and {len(paths) - 3} more' if len(paths) > 3 else ''}: weights with many zeros run "
+        f"dense, because {reason}."
+        for reason, paths in reasons.items()
+    ]

@@ -14,15 +14,17 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from cigl.errors import CiglError, CiglWarning
 from cigl.runtime import plan as plans
 from cigl.runtime.assignment import Assignment, assign
 from cigl.runtime.compile import operations as op
+from cigl.runtime.compile.exporting import Examples
 from cigl.runtime.compile.fusing import fuse
-from cigl.runtime.compile.lowering import Examples, Untraceable, lower
+from cigl.runtime.compile.lowering import Untraceable, lower
 from cigl.runtime.compile.network import Network
-from cigl.runtime.dense import in_torch, without_kernel
+from cigl.runtime.dense import in_torch, of_module, sentences, without_kernel
 from cigl.runtime.layers import replace_layers
 from cigl.runtime.pickling import pickled
 from cigl.runtime.program import library
@@ -56,7 +58,8 @@ def sparse_inference(
     except Untraceable as reason:
         engines = replace_layers(reason.model, "", _layer_engine, layer_plans)
         notes = [*reason.notes, "so the model runs in torch, and its sparse layers one by one"]
-        return _warned(LayerByLayer(reason.model, engines, ["; ".join(notes)]))
+        dense = of_module(reason.model, "", {f"{path}.weight" for path in engines})
+        return _warned(LayerByLayer(reason.model, engines, ["; ".join(notes) + ".", *sentences(dense)]))
     for unit in network.units:
         if isinstance(unit.operation, op.InTorch) and isinstance(unit.operation.call, nn.Module):
             engines |= replace_layers(unit.operation.call, unit.name, _layer_engine, layer_plans)
@@ -193,7 +196,6 @@ class SparseInference(nn.Module):
                 del self._entries[next(iter(self._entries))]
         return Schedule(network, facts, assignment.sparse, threads)
 
-
     def _say_what_runs_dense(self, facts: Survey) -> None:
         if library.available():
             for name, sentence in without_kernel(self._network, facts, fitting(self._network, facts)).items():
@@ -210,6 +212,7 @@ class LayerByLayer(SparseInference):
         self._model = (model,)  # in a tuple: its parameters are not the engine's
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = pytree.tree_map_only(Tensor, Tensor.clone, (args, kwargs))  # which the model may change
         with torch.no_grad():
             return self._model[0](*args, **kwargs)
 

@@ -43,5 +43,5 @@ def replace_layers(
             engine = make(layer, plans.get(full))
             if engine is not None:
                 engines[full] = engine
-                layer.forward = SparseForward(layer, engine)  # type: ignore[assignment]
+                layer.forward = SparseForward(layer, engine)
     return engines

@@ -33,7 +33,9 @@ def pickled(state: Any) -> bytes:
 
 @cache
 def _functions() -> dict[Any, tuple[str, str]]:
-    return {each: (F.__name__, name) for name, each in vars(F).items() if "<locals>" in getattr(each, "__qualname__", "")}
+    return {
+        each: (F.__name__, name) for name, each in vars(F).items() if "<locals>" in getattr(each, "__qualname__", "")
+    }
 
 
 def _function(module: str, name: str) -> Any:

@@ -23,6 +23,7 @@ from cigl.runtime.compile.inputs import Path, Signature, parameters
 from cigl.runtime.compile.translating import translate
 
 Examples = Sequence[Any] | Mapping[str, Any]
+CONSTANT = "captured_"  # begins the names of a graph's own tensors
 _TOLERANCE = 1e-4  # of the largest value
 
 
@@ -53,7 +54,7 @@ def export(model: nn.Module, examples: Examples) -> Capture:
             raise CiglError(f"the model can't be called with the example_inputs: {_line(error)}.") from error
         try:
             program = _exported(model, args, kwargs)
-            graph, outputs = _graph(model, program)
+            graph = _graph(model, program)
             translate(graph)
         except NotExported:
             raise
@@ -72,7 +73,7 @@ def _settings() -> Iterator[None]:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         if hasattr(sizes_config, "backed_size_oblivious"):  # torch 2.7
-            stack.enter_context(sizes_config.patch(backed_size_oblivious=True))
+            stack.enter_context(sizes_config.patch(backed_size_oblivious=True))  # type: ignore[attr-defined]
         before = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         stack.callback(torch.backends.mha.set_fastpath_enabled, before)
@@ -87,7 +88,7 @@ def _without_cache(model: nn.Module) -> None:
 
 
 def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    sizes = torch.export.ShapesCollection()
+    sizes: Any = torch.export.ShapesCollection()
     for leaf in pytree.tree_leaves((args, kwargs)):
         if isinstance(leaf, Tensor):
             sizes[leaf] = dict.fromkeys(range(leaf.dim()), torch.export.Dim.AUTO)
@@ -101,7 +102,7 @@ def _changes(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
-def _graph(model: nn.Module, program: Any) -> tuple[fx.Graph, list[Any]]:
+def _graph(model: nn.Module, program: Any) -> fx.Graph:
     """The program's graph with the model's tensors as attributes, and its user's inputs and outputs alone."""
     graph: fx.Graph = program.graph
     placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
@@ -115,7 +116,7 @@ def _graph(model: nn.Module, program: Any) -> tuple[fx.Graph, list[Any]]:
         _need(kind in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"), f"{node.name} is a {kind.lower()}")
         path = spec.target
         if kind == "CONSTANT_TENSOR":
-            path = f"captured_{sum(name.startswith('captured_') for name in model._buffers)}"
+            path = f"{CONSTANT}{sum(name.startswith(CONSTANT) for name in model._buffers)}"
             model.register_buffer(path, program.constants[spec.target].detach().clone())
         with graph.inserting_before(node):
             attribute = graph.create_node("get_attr", path)
@@ -125,10 +126,11 @@ def _graph(model: nn.Module, program: Any) -> tuple[fx.Graph, list[Any]]:
     for node in graph.nodes:
         _need(not isinstance(node.target, torch._ops.HigherOrderOperator), f"{node.name} is control flow on values")
         _need(node.op != "get_attr" or hasattr(model, node.target.split(".")[0]), f"{node.name} is a part of the graph")
-    return graph, _user_outputs(program, graph)
+    _keep_user_outputs(program, graph)
+    return graph
 
 
-def _user_outputs(program: Any, graph: fx.Graph) -> list[Any]:
+def _keep_user_outputs(program: Any, graph: fx.Graph) -> None:
     (output,) = (node for node in graph.nodes if node.op == "output")
     kept = []
     for spec, value in zip(program.graph_signature.output_specs, output.args[0], strict=True):
@@ -137,7 +139,6 @@ def _user_outputs(program: Any, graph: fx.Graph) -> list[Any]:
         else:  # an input may be changed in place: the caller's tensor stays as it is
             _need(spec.kind.name == "USER_INPUT_MUTATION", f"it changes {spec.target}")
     output.args = (tuple(kept),)
-    return kept
 
 
 def _signature(model: nn.Module, program: Any) -> tuple[Signature, list[Tensor]]:
@@ -148,8 +149,8 @@ def _signature(model: nn.Module, program: Any) -> tuple[Signature, list[Tensor]]
     flat: list[Tensor] = []
     signature = Signature(inputs, order, defaults)
     for keys, leaf in leaves:
-        kind, first, *rest = (getattr(key, "key", getattr(key, "idx", None)) for key in keys)
-        path = (order[first] if kind == 0 else first, *rest)
+        kind, first, *rest = [getattr(key, "key", getattr(key, "idx", 0)) for key in keys]
+        path: Path = (order[first] if kind == 0 else first, *rest)
         if isinstance(leaf, Tensor):
             inputs.append(path)
             flat.append(leaf)

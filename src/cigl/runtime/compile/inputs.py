@@ -69,8 +69,8 @@ class Signature:
             now = _inside(given, path)
             if now is not _MISSING and not _same(now, value):
                 raise CiglError(
-                    f"{written(path)} was {value!r} when the model was captured, and can't be {str(now)[:40]} now: make "
-                    "another engine, with this value among its example_inputs."
+                    f"{written(path)} was {value!r} when the model was captured, and can't be {str(now)[:40]} now: "
+                    "make another engine, with this value among its example_inputs."
                 )
 
     def check(self, inputs: Sequence[Any]) -> None:

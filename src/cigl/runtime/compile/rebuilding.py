@@ -1,7 +1,7 @@
 """Layers from calls of functions: ``F.linear(x, self.weight)`` becomes a call of an ``nn.Linear``.
 
-A graph may hold a layer as a function of a model's tensors: because the model was exported, calls F.linear itself, or is
-a bare layer. Afterwards the rest of the compiler has to know modules alone.
+A graph may hold a layer as a function of a model's tensors: because the model was exported, calls F.linear itself, or
+is a bare layer. Afterwards the rest of the compiler has to know modules alone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def rebuild(model: nn.Module, graph: fx.Graph) -> None:
         if not isinstance(x, fx.Node) or constants.is_one(x) or not _is_plain(fields):
             continue
         values = [None if each is None else constants.get(each) for each in tensors]
-        if values[0] is None or any(each is not None and value is None for each, value in zip(tensors, values, strict=True)):
+        if values[0] is None or any(
+            each is not None and value is None for each, value in zip(tensors, values, strict=True)
+        ):
             continue
         key = (kind, tensors, repr(fields))
         if key not in made:
@@ -66,7 +68,12 @@ class Constants:
         if node.op == "get_attr":
             return True
         inputs = node.all_input_nodes
-        return node.op in ("call_function", "call_method") and len(inputs) == 1 and _is_view(node) and self.is_one(inputs[0])
+        return (
+            node.op in ("call_function", "call_method")
+            and len(inputs) == 1
+            and _is_view(node)
+            and self.is_one(inputs[0])
+        )
 
     def get(self, node: Any) -> Tensor | None:
         if not isinstance(node, fx.Node) or not self.is_one(node):
@@ -182,7 +189,9 @@ def _maker(kind: type[Any]) -> Callable[..., nn.Module]:
     def make(tensors: Sequence[Tensor | None], fields: dict[str, Any]) -> nn.Module:
         weight, bias = tensors
         assert weight is not None
-        fields = {name: value[0] if type(value) is tuple and len(value) == 1 else value for name, value in fields.items()}
+        fields = {
+            name: value[0] if type(value) is tuple and len(value) == 1 else value for name, value in fields.items()
+        }
         first, second = int(weight.shape[0]), int(weight.shape[1]) * fields["groups"]
         channels = (first, second) if kind.__name__.startswith("ConvTranspose") else (second, first)
         layer = kind(*channels, tuple(weight.shape[2:]), bias=bias is not None, device="meta", **fields)

@@ -35,6 +35,8 @@ class Proxy(fx.Proxy):
 class Tracer(fx.Tracer):
     """fx, with optional arguments at their defaults: a condition on them is decided while tracing."""
 
+    trace_asserts = True
+
     def create_proxy(self, kind: str, target: Any, args: Any, *rest: Any, **more: Any) -> Any:
         if kind == "placeholder" and args:
             return args[0]
@@ -101,6 +103,20 @@ def hooked(module: nn.Module) -> bool:
     return not all(type(hook).__module__.startswith("cigl.") for hook in hooks)
 
 
+def remove_asserts(graph: fx.Graph) -> None:
+    """Checks of shapes, with what is computed for them alone: the inputs' shapes are checked by what computes."""
+    wanted = [node for node in graph.nodes if node.target is torch._assert]
+    while wanted:
+        node = wanted.pop()
+        before = node.all_input_nodes
+        graph.erase_node(node)
+        wanted += [each for each in before if not each.users and each.target in _ASKS and each not in wanted]
+
+
+_COMPARISONS = {operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.and_}
+_ASKS = {getattr, operator.getitem, operator.mod, "size", "dim", *_COMPARISONS}
+
+
 class NotTraced(Exception):
     """Why there is no graph."""
 
@@ -115,6 +131,7 @@ def traced(model: nn.Module) -> Capture:
     tracer = PartialTracer()
     try:
         graph = tracer.trace(model)
+        remove_asserts(graph)
     except Exception as error:
         raise NotTraced(f"the model can't be traced: {where(error)}") from error
     names = [str(node.target) for node in graph.nodes if node.op == "placeholder"]

@@ -17,8 +17,13 @@ from torch import Tensor, fx
 _END = 2**63 - 1  # of a slice that has none
 
 # what export adds to check a model's assumptions; ours are the signature's conditions
-_CHECKS = {"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range", "_assert_tensor_metadata",
-           "sym_constrain_range_for_size"}  # fmt: skip
+_CHECKS = {
+    "_assert_tensor_metadata",
+    "_assert_scalar",
+    "_assert_async",
+    "sym_constrain_range",
+    "sym_constrain_range_for_size",
+}
 _THE_SAME = {"alias", "detach", "lift_fresh", "lift_fresh_copy", "clone", "contiguous", "positive"}
 _CONVERSIONS = {"to", "_to_copy", "type_as"}
 _WHERE = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy")  # arguments that change no value
@@ -33,7 +38,17 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "view": torch.reshape, "_unsafe_view": torch.reshape, "__and__": torch.bitwise_and,
     "__or__": torch.bitwise_or, "__xor__": torch.bitwise_xor,
 }  # fmt: skip
-_METHODS = {"expand", "expand_as", "repeat", "masked_fill", "new_ones", "new_zeros", "new_full", "view_as", "reshape_as"}
+_METHODS = {
+    "expand",
+    "expand_as",
+    "repeat",
+    "masked_fill",
+    "new_ones",
+    "new_zeros",
+    "new_full",
+    "view_as",
+    "reshape_as",
+}
 
 
 def translate(graph: fx.Graph) -> None:
@@ -61,10 +76,17 @@ def _without_effect(name: str, node: fx.Node) -> fx.Node | None:
     if source is not None and name in _CONVERSIONS and _dtype(source) == _dtype(node):
         return source
     if source is not None and name == "slice":
-        _, _, start, end, step = (*node.args, *(0, None, _END, 1)[len(node.args) - 1 :])
+        _, start, end, step = _slice(node)
         if start in (0, None) and end in (_END, None) and step == 1:
             return source
     return None
+
+
+def _slice(node: fx.Node) -> tuple[Any, Any, Any, Any]:
+    """Dimension, start, end and step of ATen's slice."""
+    given: list[Any] = [*node.args[1:]]
+    dim, start, end, step = given + [0, None, _END, 1][len(given) :]
+    return dim, start, end, step
 
 
 def _translate(name: str, node: fx.Node) -> None:
@@ -74,9 +96,8 @@ def _translate(name: str, node: fx.Node) -> None:
     elif name in _CONVERSIONS:
         _become(node, "to", (node.args[0], _dtype(node)), {})
     elif name == "slice":
-        x, dim, start, end, step = (*node.args, *(0, None, _END, 1)[len(node.args) - 1 :])
-        assert isinstance(x, fx.Node)
-        assert isinstance(dim, int)
+        x: Any = node.args[0]
+        dim, start, end, step = _slice(node)
         before = (slice(None),) * (dim % x.meta["val"].dim())
         part: Any = slice(None if start == 0 else start, None if end == _END else end, None if step == 1 else step)
         _become(node, operator.getitem, (x, (*before, part)), {})

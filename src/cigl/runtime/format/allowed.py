@@ -79,7 +79,7 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("num_embeddings", "embedding_dim"), _COUNT),
     "padding_idx": _any(_whole(0), _NONE), "output_padding": _whole_or_several(0),
     "size": _any(_SIZE, _whole_or_several(1)), "align_corners": _among(None, True, False),
-    "scale_factor": _any(_FACTOR, lambda value: isinstance(value, tuple) and len(value) < 4 and all(map(_FACTOR, value))),
+    "scale_factor": _any(_FACTOR, lambda each: isinstance(each, tuple) and len(each) < 4 and all(map(_FACTOR, each))),
     "mode": _among("nearest", "linear", "bilinear", "bicubic", "trilinear", "nearest-exact"),
     **dict.fromkeys(("beta", "threshold"), _number), "upscale_factor": _whole(1, 2**10),
     "unflattened_size": lambda value: isinstance(value, tuple) and 1 <= len(value) <= 8 and all(map(_whole(-1), value)),
@@ -202,9 +202,10 @@ RECORDED = _FUNCTIONS  # in a graph that the engine compiles
 FUNCTIONS = _FUNCTIONS | {name: _arithmetic(each) for name, each in _OPERATORS.items()} | {"getattr": _attribute}
 METHODS = frozenset(
     """abs add add_ amax argmax bmm chunk clamp contiguous cos cumsum detach dim div div_ eq exp expand expand_as
-    flatten flip float ge gt index_select le log log_softmax long lt masked_fill matmul max mean min mul mul_ ne neg new_full
-    new_ones new_zeros numel permute pow relu relu_ repeat reshape reshape_as rsqrt select sigmoid sin size softmax
-    split sqrt square squeeze sub sub_ sum t tanh to transpose triu tril type_as unbind unflatten unsqueeze view view_as
+    flatten flip float ge gt index_select le log log_softmax long lt masked_fill matmul max mean min mul mul_ ne neg
+    new_full new_ones new_zeros numel permute pow relu relu_ repeat reshape reshape_as rsqrt select sigmoid sin size
+    softmax split sqrt square squeeze sub sub_ sum t tanh to transpose triu tril type_as unbind unflatten unsqueeze
+    view view_as
     """.split()  # noqa: SIM905
 )
 

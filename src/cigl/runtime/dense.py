@@ -65,10 +65,10 @@ def without_kernel(network: Network, facts: Survey, possible: Collection[int]) -
     """Layers that the kernels can't compute for inputs like these: a sentence for each name."""
     found = {}
     for number, unit in enumerate(network.units):
-        known = facts.shapes[unit.inputs[0]] is not None and facts.shapes[unit.outputs[0]] is not None
-        if isinstance(unit.operation, op.Layer) and number not in possible and known:
+        if isinstance(unit.operation, op.Layer) and number not in possible:
             weight = unit.operation.weight
-            if math.prod(weight.shape) >= _LEAST and weight.density <= 1 - MANY:
+            known = facts.shapes[unit.inputs[0]] is not None and facts.shapes[unit.outputs[0]] is not None
+            if known and math.prod(weight.shape) >= _LEAST and weight.density <= 1 - MANY:
                 found[unit.name] = (
                     f"{unit.name} has {1 - weight.density:.0%} zeros and runs dense: there is no sparse kernel for "
                     f"{_described(unit.operation)} on inputs of shape {facts.shapes[unit.inputs[0]]}."

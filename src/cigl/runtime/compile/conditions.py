@@ -92,6 +92,13 @@ def as_source(expression: Any, names: Sequence[str]) -> str:
     return f"not {written[0]}" if name == "not" else f" {name} ".join(written)
 
 
+def _number_last(comparison: Condition) -> Condition:
+    """``1 < size`` as ``size > 1``."""
+    name, left, right = comparison
+    turned = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(name, name)
+    return [turned, right, left] if isinstance(left, int) and not isinstance(right, int) else comparison
+
+
 class _Unknown(Exception):
     pass
 
@@ -107,7 +114,7 @@ def _read(node: ast.AST, inputs: Mapping[str, int]) -> Any:
             return [_SYMBOLS[type(op)], _read(left, inputs), _read(right, inputs)]
         case ast.Compare(left=first, ops=ops, comparators=others):
             terms = [_read(each, inputs) for each in (first, *others)]
-            pairs = [[_SYMBOLS[type(op)], terms[n], terms[n + 1]] for n, op in enumerate(ops)]
+            pairs = [_number_last([_SYMBOLS[type(op)], terms[n], terms[n + 1]]) for n, op in enumerate(ops)]
             return pairs[0] if len(pairs) == 1 else ["and", *pairs]
         case ast.BoolOp(op=op, values=values):
             return [_SYMBOLS[type(op)], *(_read(each, inputs) for each in values)]

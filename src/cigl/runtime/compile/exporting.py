@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -47,7 +47,7 @@ def export(model: nn.Module, examples: Examples) -> Capture:
     """The graph of a model in eval mode, with sizes left open; ``model`` gets the constants that it needs."""
     args, kwargs = arguments(examples)
     _without_cache(model)
-    with _settings(), torch.no_grad():
+    with _attention_in_parts(), torch.no_grad():
         try:
             expected = model(*args, **kwargs)
         except Exception as error:
@@ -60,24 +60,24 @@ def export(model: nn.Module, examples: Examples) -> Capture:
             raise
         except Exception as error:  # a forward can fail in any way
             raise NotExported(_line(error)) from error
-        signature, flat = _signature(model, program)
-        capture = Capture(graph, signature, program.call_spec.out_spec)
-        _verify(model, graph, flat, expected)
-    return capture
+        checked = _Check(model, graph, program)
+        _need(checked.agrees(checked.examples, expected), "its graph computes something else")
+        signature = _signature(model, program)
+        signature.conditions = [each for each in signature.conditions if not checked.is_needless(each)]
+    return Capture(graph, signature, program.call_spec.out_spec)
 
 
 @contextmanager
-def _settings() -> Iterator[None]:
-    """Sizes of 1 are as open as others; attention in its parts, whose weights we see, rather than in one call."""
-    with ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
-        if hasattr(sizes_config, "backed_size_oblivious"):  # torch 2.7
-            stack.enter_context(sizes_config.patch(backed_size_oblivious=True))  # type: ignore[attr-defined]
-        before = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
-        stack.callback(torch.backends.mha.set_fastpath_enabled, before)
-        yield
+def _attention_in_parts() -> Iterator[None]:
+    """nn.MultiheadAttention by functions of its weights, rather than in one call that has them all."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _without_cache(model: nn.Module) -> None:
@@ -92,10 +92,21 @@ def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     for leaf in pytree.tree_leaves((args, kwargs)):
         if isinstance(leaf, Tensor):
             sizes[leaf] = dict.fromkeys(range(leaf.dim()), torch.export.Dim.AUTO)
-    program = torch.export.export(model, args, kwargs, dynamic_shapes=sizes, strict=False)
+    try:
+        with _open_sizes():
+            program = torch.export.export(model, args, kwargs, dynamic_shapes=sizes, strict=False)
+    except Exception:  # some broadcasting can't be decided then
+        program = torch.export.export(model, args, kwargs, dynamic_shapes=sizes, strict=False)
     if any(_changes(node) for node in program.graph.nodes):
         program = program.run_decompositions({})
     return program
+
+
+def _open_sizes() -> AbstractContextManager[Any]:
+    """Sizes of 1 are left as open as others."""
+    if not hasattr(sizes_config, "backed_size_oblivious"):  # before torch 2.7
+        return nullcontext()
+    return sizes_config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined,no-any-return]
 
 
 def _changes(node: fx.Node) -> bool:
@@ -141,24 +152,22 @@ def _keep_user_outputs(program: Any, graph: fx.Graph) -> None:
     output.args = (tuple(kept),)
 
 
-def _signature(model: nn.Module, program: Any) -> tuple[Signature, list[Tensor]]:
+def _signature(model: nn.Module, program: Any) -> Signature:
     order, defaults = parameters(model)
     leaves = pytree.tree_flatten_with_path(program.example_inputs)[0]
     order += [f"input_{n}" for n in range(len(order), len(program.example_inputs[0]))]
     inputs: list[Path] = []
-    flat: list[Tensor] = []
     signature = Signature(inputs, order, defaults)
     for keys, leaf in leaves:
         kind, first, *rest = [getattr(key, "key", getattr(key, "idx", 0)) for key in keys]
         path: Path = (order[first] if kind == 0 else first, *rest)
         if isinstance(leaf, Tensor):
             inputs.append(path)
-            flat.append(leaf)
             signature.dtypes.append(leaf.dtype)
         else:
             signature.fixed[path] = leaf
     signature.conditions = _conditions(program, inputs)
-    return signature, flat
+    return signature
 
 
 def _conditions(program: Any, inputs: Sequence[Path]) -> list[Condition]:
@@ -179,17 +188,52 @@ def _conditions(program: Any, inputs: Sequence[Path]) -> list[Condition]:
     return found + [condition for condition in read if condition is not None and condition not in found]
 
 
-def _verify(model: nn.Module, graph: fx.Graph, inputs: Sequence[Tensor], expected: Any) -> None:
-    """Refuse a graph that does not compute what the model does."""
-    try:
-        found = fx.Interpreter(fx.GraphModule(model, graph)).run(*inputs)
-    except Exception as error:
-        raise NotExported(_line(error)) from error
-    for ours, theirs in zip(found, pytree.tree_leaves(expected), strict=True):
-        if isinstance(theirs, Tensor):
-            near = _TOLERANCE * (theirs.abs().max() if theirs.is_floating_point() and theirs.numel() else 0)
-            difference = (ours.double() - theirs.double()).abs() if ours.shape == theirs.shape else None
-            _need(difference is not None and not bool((difference > near).any()), "its graph computes something else")
+class _Check:
+    """Compares a graph with its model."""
+
+    def __init__(self, model: nn.Module, graph: fx.Graph, program: Any):
+        self._model, self._run = model, fx.Interpreter(fx.GraphModule(model, graph)).run
+        self.examples, self._structure = pytree.tree_flatten(program.example_inputs)
+        self._tensors = [number for number, leaf in enumerate(self.examples) if isinstance(leaf, Tensor)]
+        self._sizes = [list(node.meta["val"].shape) for node in graph.nodes if node.op == "placeholder"]
+        self._known: dict[str, bool] = {}
+
+    def agrees(self, leaves: Sequence[Any], expected: Any) -> bool:
+        """Whether the graph computes what the model does, as close as an engine must be."""
+        try:
+            found = self._run(*(leaves[number].clone() for number in self._tensors))
+        except Exception as error:
+            raise NotExported(_line(error)) from error
+        return all(_close(a, b) for a, b in zip(found, pytree.tree_leaves(expected), strict=True))
+
+    def is_needless(self, condition: Condition) -> bool:
+        """torch.export likes to rule out sizes of 1. Where the graph is right for them all the same, we don't."""
+        match condition:
+            case ["!=" | ">", ["size", int(number), int(dim)], 1] | [">=", ["size", int(number), int(dim)], 2]:
+                size = str(self._sizes[number][dim])
+                if size not in self._known:
+                    self._known[size] = self._holds_for_one(size)
+                return self._known[size]
+        return False
+
+    def _holds_for_one(self, size: str) -> bool:
+        leaves = list(self.examples)
+        for number, sizes in zip(self._tensors, self._sizes, strict=True):
+            for dim, each in enumerate(sizes):
+                if str(each) == size:
+                    leaves[number] = leaves[number].narrow(dim, 0, 1)
+        args, kwargs = pytree.tree_unflatten(leaves, self._structure)
+        try:
+            return self.agrees(leaves, self._model(*args, **kwargs))
+        except Exception:  # of the model, or of the graph
+            return False
+
+
+def _close(ours: Any, theirs: Any) -> bool:
+    if not isinstance(theirs, Tensor):
+        return True
+    near = _TOLERANCE * (theirs.abs().max() if theirs.is_floating_point() and theirs.numel() else 0)
+    return ours.shape == theirs.shape and not bool(((ours.double() - theirs.double()).abs() > near).any())
 
 
 def _need(condition: bool, otherwise: str) -> None:

@@ -34,11 +34,29 @@ def parse(node: fx.Node, module: nn.Module | None) -> Parsed | None:
     try:
         if module is not None:
             plain = not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
-            return _MODULES[type(module)](module, *node.args, **node.kwargs) if plain else None
+            return _MODULES[_kind(module)](module, *node.args, **node.kwargs) if plain else None
         calls: dict[Any, Callable[..., Parsed]] = _METHODS if node.op == "call_method" else _FUNCTIONS
         return calls[node.target](*node.args, **node.kwargs)
     except (KeyError, TypeError):
         return None
+
+
+def is_known(module: nn.Module) -> bool:
+    """Whether it is a module of these tables, or a subclass of one that computes the same."""
+    return _kind(module) in _MODULES and not module._modules
+
+
+def _kind(module: nn.Module) -> type[nn.Module]:
+    """The class of torch's that computes it: of a subclass that keeps its methods, the parent."""
+    kind = type(module)
+    for parent in kind.__mro__:
+        if parent in _MODULES and all(getattr(kind, name) is method for name, method in _methods(parent)):
+            return parent
+    return kind
+
+
+def _methods(kind: type[nn.Module]) -> list[tuple[str, Any]]:
+    return [(name, getattr(kind, name)) for name in ("forward", "_conv_forward") if hasattr(kind, name)]
 
 
 def _only_if(known: bool) -> None:

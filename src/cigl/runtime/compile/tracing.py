@@ -15,6 +15,7 @@ from torch import fx, nn
 from cigl.errors import CiglError
 from cigl.runtime.compile.capture import Capture
 from cigl.runtime.compile.inputs import of_forward
+from cigl.runtime.compile.parsing import is_known
 
 _TORCH = str(Path(torch.__file__).parent)
 
@@ -69,6 +70,13 @@ class PartialTracer(Tracer):
             proxy = self.create_proxy("call_module", self.path_of_module(m), args, kwargs)
             self.stopped.append(f"{self.path_of_module(m)} can't be traced: {where(error)}")
             return proxy
+
+
+class _LayerTracer(PartialTracer):
+    """Looks into no layer that the engine knows, a subclass of torch's included."""
+
+    def is_leaf_module(self, m: nn.Module, qualified_name: str) -> bool:
+        return is_known(m) or super().is_leaf_module(m, qualified_name)
 
 
 def where(error: BaseException) -> str:
@@ -128,7 +136,7 @@ def traced(model: nn.Module) -> Capture:
             "torch.fx passes over the model's hooks, and over a forward that is not its class's; nn.Sequential(model) "
             "can be traced with them"
         )
-    tracer = PartialTracer()
+    tracer = _LayerTracer()
     try:
         graph = tracer.trace(model)
         remove_asserts(graph)

@@ -77,7 +77,7 @@ def _without_effect(name: str, node: fx.Node) -> fx.Node | None:
         return source
     if source is not None and name == "slice":
         _, start, end, step = _slice(node)
-        if start in (0, None) and end in (_END, None) and step == 1:
+        if start in (0, None) and end is None and step == 1:
             return source
     return None
 
@@ -86,10 +86,11 @@ def _slice(node: fx.Node) -> tuple[Any, Any, Any, Any]:
     """Dimension, start, end and step of ATen's slice."""
     given: list[Any] = [*node.args[1:]]
     dim, start, end, step = given + [0, None, _END, 1][len(given) :]
-    return dim, start, end, step
+    return dim, start, None if end == _END else end, step
 
 
 def _translate(name: str, node: fx.Node) -> None:
+    node.args = tuple(None if type(each) is int and each == _END else each for each in node.args)
     node.kwargs = {key: value for key, value in node.kwargs.items() if key not in _WHERE}
     if name == "sym_size":
         _become(node, "size")
@@ -99,8 +100,10 @@ def _translate(name: str, node: fx.Node) -> None:
         x: Any = node.args[0]
         dim, start, end, step = _slice(node)
         before = (slice(None),) * (dim % x.meta["val"].dim())
-        part: Any = slice(None if start == 0 else start, None if end == _END else end, None if step == 1 else step)
+        part: Any = slice(None if start == 0 else start, end, None if step == 1 else step)
         _become(node, operator.getitem, (x, (*before, part)), {})
+    elif name == "copy" and _dtype(node) == _dtype(node.args[1]):  # of another tensor's values
+        _become(node, "expand_as", (node.args[1], node.args[0]), {})
     elif name == "index":
         places: Any = tuple(slice(None) if each is None else each for each in node.args[1])  # type: ignore[union-attr]
         _become(node, operator.getitem, (node.args[0], places), {})
@@ -121,6 +124,6 @@ def _become(node: fx.Node, target: Any, args: Any = None, kwargs: Any = None) ->
         node.args, node.kwargs = args, kwargs
 
 
-def _dtype(node: fx.Node) -> torch.dtype | None:
+def _dtype(node: Any) -> torch.dtype | None:
     value = node.meta.get("val")
     return value.dtype if isinstance(value, Tensor) else None

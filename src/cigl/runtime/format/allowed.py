@@ -186,7 +186,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
         unflatten arange full zeros ones zeros_like ones_like full_like scalar_tensor where tril triu cumsum roll flip
         ge gt le lt eq ne bitwise_and bitwise_or bitwise_xor bitwise_not logical_and logical_or logical_not isnan pow
         cos sin log erf min max minimum maximum floor ceil round remainder floor_divide reciprocal argmax any all var
-        std amin prod repeat_interleave movedim swapaxes outer dropout masked_fill rms_norm sym_max sym_min"""),
+        std amin prod repeat_interleave movedim swapaxes outer dropout masked_fill rms_norm sym_max sym_min
+        fill select_scatter slice_scatter index_put scatter"""),
     **_listed(F, """linear conv1d conv2d batch_norm layer_norm group_norm relu relu_ relu6 gelu silu hardswish
         hardsigmoid hardtanh mish elu leaky_relu prelu sigmoid tanh softmax log_softmax softplus max_pool2d avg_pool2d
         adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d dropout dropout2d pad normalize embedding one_hot

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import pickle
 import threading
@@ -31,8 +32,12 @@ from cigl.runtime.program import library
 from cigl.runtime.program.packed import pack
 from cigl.runtime.schedule import OtherShape, Schedule, Survey, fitting, run_in_torch, survey
 
-SCHEDULES = 8  # shapes whose buffers are kept; the one not used for longest goes first
+SCHEDULES = 64  # shapes whose buffers are kept; the one not used for longest goes first
+BUFFERS = 1 << 30  # bytes of them, beyond which only a few shapes are
+FEW = 8
+LONG = 0.3  # seconds of a first run in torch, after which timing takes more than a second
 ENTRIES = 256  # shapes whose assignment is remembered
+_log = logging.getLogger("cigl")
 
 
 def sparse_inference(
@@ -103,6 +108,7 @@ class SparseInference(nn.Module):
         self._entries = {} if plan is None else plans.read(network, plan)
         self._schedules: OrderedDict[tuple[Any, ...], Schedule] = OrderedDict()
         self._lock = threading.Lock()
+        self._facts: dict[Any, Survey] = {}
         self._said: set[str] = set()
         self.training = False
         _engines.add(self)
@@ -160,7 +166,8 @@ class SparseInference(nn.Module):
     def _state(self) -> dict[str, Any]:
         """All but buffers and the lock."""
         with self._lock:
-            return {**vars(self), "_entries": dict(self._entries), "_schedules": OrderedDict(), "_lock": None}
+            fresh: dict[str, Any] = {"_schedules": OrderedDict(), "_facts": {}, "_lock": None}
+            return {**vars(self), "_entries": dict(self._entries), **fresh}
 
     def _schedule(self, inputs: Sequence[Tensor]) -> Schedule:
         """The schedule for inputs like these, made if it is new."""
@@ -172,29 +179,50 @@ class SparseInference(nn.Module):
                 return self._schedules[key]
             self._network.signature.check(inputs)
             made = self._schedules[key] = self._make(inputs, threads)
-            if len(self._schedules) > SCHEDULES:
-                self._schedules.popitem(last=False)
+            self._drop_schedules()
             return made
+
+    def _drop_schedules(self) -> None:
+        held = sum(schedule.bytes for schedule in self._schedules.values())
+        while len(self._schedules) > (SCHEDULES if held <= BUFFERS else min(FEW, SCHEDULES)):
+            _, dropped = self._schedules.popitem(last=False)
+            held -= dropped.bytes
 
     def _make(self, inputs: Sequence[Tensor], threads: int) -> Schedule:
         shapes = tuple(tuple(each.shape) for each in inputs)
-        network = self._network
+        kind = (shapes, tuple(each.dtype for each in inputs))
+        facts = self._facts.get(kind)
+        if facts is None:
+            facts = self._facts[kind] = self._survey(inputs, shapes)
+        assignment = self._assignment(inputs, shapes, facts, threads)
+        if shapes not in self._entries:
+            self._entries[shapes] = plans.entry(self._network, facts, shapes, threads, assignment)
+        for known in (self._entries, self._facts):
+            if len(known) > ENTRIES:
+                del known[next(iter(known))]
+        return Schedule(self._network, facts, assignment.sparse, threads)
+
+    def _survey(self, inputs: Sequence[Tensor], shapes: plans.Shapes) -> Survey:
         try:
-            facts = survey(network, inputs)
+            facts = survey(self._network, inputs)
         except Exception as error:
             raise CiglError(f"the model can't take inputs of shape {', '.join(map(str, shapes))}: {error}") from error
         self._say_what_runs_dense(facts)
+        return facts
+
+    def _assignment(self, inputs: Sequence[Tensor], shapes: plans.Shapes, facts: Survey, threads: int) -> Assignment:
         if not library.available() or any(each.numel() == 0 for each in inputs):
-            assignment = Assignment(set())
-        elif shapes in self._entries:
-            assignment = plans.followed(network, self._entries[shapes], fitting(network, facts))
-        else:
-            assignment = assign(network, facts, inputs, threads)
-        if shapes not in self._entries:
-            self._entries[shapes] = plans.entry(network, facts, shapes, threads, assignment)
-            if len(self._entries) > ENTRIES:
-                del self._entries[next(iter(self._entries))]
-        return Schedule(network, facts, assignment.sparse, threads)
+            return Assignment(set())
+        known = self._entries.get(shapes) or plans.near(self._entries, shapes)
+        if known is not None:
+            return plans.followed(self._network, known, fitting(self._network, facts))
+        if sum(facts.seconds.values()) > LONG:
+            _log.warning(
+                "timing %d operations for inputs of shape %s, once; fast.plan() keeps the result for other processes",
+                len(self._network.units),
+                ", ".join(map(str, shapes)),
+            )
+        return assign(self._network, facts, inputs, threads)
 
     def _say_what_runs_dense(self, facts: Survey) -> None:
         if library.available():

@@ -348,6 +348,47 @@ def test_a_dense_block_is_captured_without_examples():
     assert not library.available() or all_sparse(fast, x)[1] == 3
 
 
+def test_a_relu_in_place_behind_what_makes_new_memory():
+    class Concatenated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.left, self.right, self.relu = nn.Conv2d(4, 8, 3), nn.Conv2d(4, 8, 3), nn.ReLU(inplace=True)
+
+        def forward(self, x):
+            left, right = self.left(x), self.right(x)
+            return self.relu(torch.cat([left, right], 1)).sum(1, keepdim=True) * left + right
+
+    model, x = thinned(Concatenated()), torch.randn(2, 4, 6, 6)
+    fast = cigl.sparse_inference(model)
+    assert not fast.notes
+    with torch.no_grad():
+        assert close(fast(x), model(x))
+
+
+def test_checks_of_shapes_are_left_out(tmp_path):
+    class Checked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.up = nn.Embedding(10, 4), nn.ConvTranspose2d(4, 4, 2, stride=2)
+            self.larger = nn.Upsample(scale_factor=2, mode="bilinear")
+
+        def forward(self, x):
+            torch._assert(x.ndim == 3, "three dimensions")
+            assert x.shape[1] == 4, "four rows"
+            y = self.table(x).permute(0, 3, 1, 2)
+            y = self.larger(self.up(y))
+            q = y.flatten(2)
+            return F.scaled_dot_product_attention(q, q, q).reshape_as(y)
+
+    model, x = Checked().eval(), torch.randint(0, 10, (2, 4, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CiglWarning)
+        cigl.save(model, tmp_path / "checked.cigl")
+    for engine in ("dense", "sparse"):
+        with torch.no_grad():
+            assert close(cigl.load(tmp_path / "checked.cigl", engine=engine)(x=x), model(x))
+
+
 def test_what_runs_dense_is_said_once(recwarn):
     model = thinned(nn.Sequential(nn.LSTM(16, 32, batch_first=True)))
     with pytest.warns(CiglWarning, match="0.weight_ih_l0, 0.weight_hh_l0: .*no sparse kernel for a LSTM"):

@@ -183,6 +183,8 @@ class SparseInference(nn.Module):
             return made
 
     def _drop_schedules(self) -> None:
+        if len(self._schedules) <= min(FEW, SCHEDULES):
+            return
         held = sum(schedule.bytes for schedule in self._schedules.values())
         while len(self._schedules) > (SCHEDULES if held <= BUFFERS else min(FEW, SCHEDULES)):
             _, dropped = self._schedules.popitem(last=False)

@@ -14,7 +14,7 @@ from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.capture import Capture, Captured
 from cigl.runtime.compile.exporting import Examples, NotExported, export
 from cigl.runtime.compile.network import Network, Unit
-from cigl.runtime.compile.parsing import ASKS_SHAPE, IN_PLACE, RESHAPES, parse
+from cigl.runtime.compile.parsing import ASKS_SHAPE, IN_PLACE, RESHAPES, makes_new, parse
 from cigl.runtime.compile.rebuilding import rebuild
 from cigl.runtime.compile.tracing import NotTraced, copied, traced
 
@@ -102,7 +102,8 @@ class Lowering:
             self.value[node] = inputs[0]
             return
         output = self._new(node)
-        if isinstance(operation, op.InTorch) and not operation.copies and not operation.of_shape:
+        shares = changed is not None or not makes_new(node, module)
+        if isinstance(operation, op.InTorch) and shares and not operation.copies and not operation.of_shape:
             groups = {self.memory[value] for value in inputs}  # what it returns may be a view of any of them
             self.memory = [output if group in groups else group for group in self.memory]
         if changed is not None:

@@ -29,6 +29,26 @@ IN_PLACE = {
 }  # fmt: skip
 
 
+# calls whose results share no memory with what they read
+NEW = {
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.matmul, operator.neg, torch.cat, torch.stack,
+    torch.add, torch.sub, torch.mul, torch.div, torch.matmul, torch.bmm, torch.mean, torch.sum, torch.softmax,
+    torch.sigmoid, torch.tanh, torch.batch_norm, torch.layer_norm, F.linear, F.conv1d, F.conv2d, F.conv3d,
+    F.conv_transpose2d, F.batch_norm, F.layer_norm, F.group_norm, F.gelu, F.silu, F.hardswish, F.hardsigmoid,
+    F.softmax, F.embedding, F.interpolate, F.scaled_dot_product_attention, F.max_pool2d, F.avg_pool2d,
+    F.adaptive_avg_pool2d, "mean", "sum", "softmax", "sigmoid", "tanh", "clone", "add", "mul", "matmul",
+}  # fmt: skip
+_NEW_MODULES = ("conv", "linear", "batchnorm", "normalization", "pooling", "activation", "upsampling", "sparse")
+
+
+def makes_new(node: fx.Node, module: nn.Module | None) -> bool:
+    """Whether a call certainly returns memory of its own. (One in place does not.)"""
+    if module is None:
+        return node.target in NEW
+    place, _, file = type(module).__module__.rpartition(".")
+    return place == "torch.nn.modules" and file in _NEW_MODULES and not isinstance(module, nn.MultiheadAttention)
+
+
 def parse(node: fx.Node, module: nn.Module | None) -> Parsed | None:
     """The operation of a call, if the engine knows it."""
     try:

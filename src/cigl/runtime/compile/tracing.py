@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import dis
+import inspect
 import operator
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -25,7 +28,14 @@ def _recorded(function: Callable[..., Any]) -> Callable[[fx.Proxy, Any], fx.Prox
 
 
 class Proxy(fx.Proxy):
-    """fx takes ``x += y`` for ``x = x + y``: then other names of the same tensor would miss the change."""
+    """fx takes ``x += y`` for ``x = x + y``: then other names of the same tensor would miss the change.
+
+    An assert is taken to hold. (fx can record it only up to Python 3.10.)
+    """
+
+    def __bool__(self) -> bool:
+        frame = inspect.currentframe()
+        return _is_asserted(frame.f_back if frame else None) or super().__bool__()
 
     __iadd__, __isub__, __imul__ = _recorded(operator.iadd), _recorded(operator.isub), _recorded(operator.imul)
     __itruediv__, __ifloordiv__ = _recorded(operator.itruediv), _recorded(operator.ifloordiv)
@@ -33,10 +43,18 @@ class Proxy(fx.Proxy):
     __iand__, __ior__, __ixor__ = _recorded(operator.iand), _recorded(operator.ior), _recorded(operator.ixor)
 
 
+def _is_asserted(frame: FrameType | None) -> bool:
+    """Whether the value that is asked for in this frame just now is that of an assert statement."""
+    if frame is None:
+        return False
+    left = [each for each in dis.get_instructions(frame.f_code) if each.offset >= frame.f_lasti]
+    jump, after = [each for each in left if each.opname not in ("TO_BOOL", "NOT_TAKEN")][:2]
+    raises = after.opname == "LOAD_ASSERTION_ERROR" or after.argval in ("AssertionError", AssertionError)
+    return "JUMP" in jump.opname and jump.opname.endswith("IF_TRUE") and raises
+
+
 class Tracer(fx.Tracer):
     """fx, with optional arguments at their defaults: a condition on them is decided while tracing."""
-
-    trace_asserts = True
 
     def create_proxy(self, kind: str, target: Any, args: Any, *rest: Any, **more: Any) -> Any:
         if kind == "placeholder" and args:

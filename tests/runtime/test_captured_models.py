@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from nets import close
+from saved_nets import Checked
 from torch import nn
 from torch.utils import _pytree as pytree
 
@@ -366,20 +367,6 @@ def test_a_relu_in_place_behind_what_makes_new_memory():
 
 
 def test_checks_of_shapes_are_left_out(tmp_path):
-    class Checked(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.table, self.up = nn.Embedding(10, 4), nn.ConvTranspose2d(4, 4, 2, stride=2)
-            self.larger = nn.Upsample(scale_factor=2, mode="bilinear")
-
-        def forward(self, x):
-            torch._assert(x.ndim == 3, "three dimensions")
-            assert x.shape[1] == 4, "four rows"
-            y = self.table(x).permute(0, 3, 1, 2)
-            y = self.larger(self.up(y))
-            q = y.flatten(2)
-            return F.scaled_dot_product_attention(q, q, q).reshape_as(y)
-
     model, x = Checked().eval(), torch.randint(0, 10, (2, 4, 3))
     with warnings.catch_warnings():
         warnings.simplefilter("error", CiglWarning)
@@ -426,3 +413,44 @@ def test_an_untraceable_part_leaves_its_neighbours_sparse():
         assert close(fast(x), model(x))
     assert [unit.name for unit in fast._network.units] == ["0", "1.part", "1.after", "2"]
     assert not library.available() or list(fast.plan()["layers"]) == ["1.part.inner"]
+
+
+def large(name):
+    tr = pytest.importorskip("transformers")
+    return {
+        "bert": lambda: tr.BertForSequenceClassification(tr.BertConfig()),
+        "distilbert": lambda: tr.DistilBertForSequenceClassification(tr.DistilBertConfig()),
+        "roberta": lambda: tr.RobertaForSequenceClassification(tr.RobertaConfig()),
+        "gpt2": lambda: tr.GPT2LMHeadModel(tr.GPT2Config()),
+        "llama": lambda: tr.LlamaForCausalLM(
+            tr.LlamaConfig(hidden_size=512, intermediate_size=1376, num_hidden_layers=8, num_attention_heads=8)
+        ),
+        "t5": lambda: tr.T5ForConditionalGeneration(tr.T5Config()),
+        "vit": lambda: tr.ViTForImageClassification(
+            tr.ViTConfig(hidden_size=384, num_attention_heads=6, intermediate_size=1536)
+        ),
+    }[name]()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "distilbert", "roberta", "gpt2", "llama", "t5", "vit"])
+def test_large_transformers_models(name):
+    torch.manual_seed(0)
+    model = large(name)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(torch.rand(parameter.shape, generator=generator) >= 0.9)
+    model.eval()
+
+    def given(batch, length):
+        return {"pixel_values": torch.randn(batch, 3, 224, 224)} if name == "vit" else inputs_of(name, batch, length)
+
+    fast = cigl.sparse_inference(model, example_inputs=given(2, 32))
+    assert not fast.notes
+    for batch, length in ((1, 48), (2, 20)):
+        inputs = given(batch, length)
+        with torch.no_grad():
+            wanted = model(**inputs)
+        check(fast(**inputs), wanted)

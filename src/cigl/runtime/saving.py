@@ -99,12 +99,14 @@ def load(
     engine: Literal["sparse", "dense"] = "sparse",
     into: nn.Module | Callable[[], nn.Module] | None = None,
     calibrated: bool = True,
+    example_inputs: Examples | None = None,
 ) -> nn.Module:
     """The saved model on the CPU, in eval mode and without gradients; safe on a file from anyone.
 
     It runs on sparse kernels, or in plain torch with ``engine="dense"``. If the file has a temperature, the outputs are
     the logits divided by it (``calibrated=False``: the logits). A file that has the weights alone needs ``into``: a
-    model of the same architecture, which is filled, or a function that makes one.
+    model of the same architecture, which is filled, or a function that makes one; ``example_inputs``, as for
+    ``sparse_inference``, help the engine to read it.
     """
     if engine not in _ENGINES:
         raise unknown("engine", engine, _ENGINES)
@@ -135,7 +137,8 @@ def load(
         # A plan may name the division by the temperature, which is in the model only if it was rebuilt with it.
         fits = temperature is None or (calibrated and into is None)
         try:
-            model = sparse_inference(model, plan=description.get("plan") if fits else None)
+            plan = description.get("plan") if fits else None
+            model = sparse_inference(model, plan=plan, example_inputs=example_inputs)
         except CiglError as error:
             raise CiglError(
                 f"{path} can't be loaded on the engine: {error} engine='dense' loads it as it is."

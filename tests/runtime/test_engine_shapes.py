@@ -20,6 +20,7 @@ from torch import nn
 import cigl
 from cigl.runtime import assignment, schedule
 from cigl.runtime import engine as engines
+from cigl.runtime.compile import operations as op
 from cigl.runtime.program import library
 
 needs_kernels = pytest.mark.skipif(not library.available(), reason="no kernels here")
@@ -109,6 +110,22 @@ def test_a_fork_while_another_thread_times_a_shape(monkeypatch):
         leave.set()
         timing.join()
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+@needs_kernels
+def test_a_near_shape_of_a_captured_model_costs_no_dense_layers(monkeypatch):
+    model = sparse(Words(), 0.9)
+    fast = cigl.sparse_inference(model, example_inputs=(words(20),))
+    fast(words(20))
+    plan = fast.plan()
+    for unit in plan["shapes"][0]["units"]:
+        unit["runs"] = "sparse"
+    again = cigl.sparse_inference(model, plan=plan, example_inputs=(words(20),))
+    x = words(24)
+    with torch.no_grad():
+        wanted = model(x)
+    monkeypatch.setattr(op.Linear, "dense", None)
+    assert close(again(x), wanted)
 
 
 @needs_kernels

@@ -35,13 +35,13 @@ class OtherShape(Exception):
     """A value's shape depends on more than the inputs' shapes, and differs from the one that was planned for."""
 
 
-def survey(network: Network, inputs: Sequence[Any]) -> Survey:
-    """Run once in torch and take notes."""
+def survey(network: Network, inputs: Sequence[Any], shapes_only: bool = False) -> Survey:
+    """Run once in torch and take notes; ``shapes_only`` leaves out the arithmetic of linear layers."""
     found = Survey({}, dict(network.constants), {*network.inputs, *network.constants})
     for value, each in (*network.constants.items(), *zip(network.inputs, inputs, strict=True)):
         found.shapes[value] = _shape(each)
     by_shape: set[int] = set()
-    for number, (unit, results, seconds) in enumerate(_walk(network, dict(network.constants), inputs)):
+    for number, (unit, results, seconds) in enumerate(_walk(network, dict(network.constants), inputs, shapes_only)):
         found.seconds[number] = seconds
         found.shapes |= zip(unit.outputs, map(_shape, results), strict=True)
         if not found.sure.issuperset(unit.inputs):
@@ -66,14 +66,15 @@ def run_in_torch(network: Network, inputs: Sequence[Any]) -> Any:
 
 
 def _walk(
-    network: Network, values: dict[int, Any], inputs: Sequence[Any]
+    network: Network, values: dict[int, Any], inputs: Sequence[Any], shapes_only: bool = False
 ) -> Iterator[tuple[Unit, tuple[Any, ...], float]]:
     """Each unit, what it returns in torch, and the seconds it took; values are dropped after their last reader."""
     values |= zip(network.inputs, inputs, strict=True)
     kept = set(network.results())
     last = {value: number for number, unit in enumerate(network.units) for value in unit.inputs}
     for number, unit in enumerate(network.units):
-        call = _TorchCall(number, unit)
+        zeros = shapes_only and isinstance(unit.operation, op.Linear)
+        call = _ZeroCall(number, unit) if zeros else _TorchCall(number, unit)
         results, seconds = call.timed(*(values[value] for value in unit.inputs))
         values |= zip(unit.outputs, results, strict=True)
         yield unit, tuple(results), seconds[number]
@@ -127,6 +128,17 @@ class _TorchCall:
         start = time.perf_counter()
         results = self.run(*inputs)
         return results, {self.number: time.perf_counter() - start}
+
+
+class _ZeroCall(_TorchCall):
+    """Zeros in the shape of a linear layer's results."""
+
+    def __init__(self, number: int, unit: Unit):
+        self.number, self.operation = number, unit.operation
+
+    def run(self, *inputs: Any) -> Sequence[Any]:
+        assert isinstance(self.operation, op.Linear)
+        return (inputs[0].new_zeros(*inputs[0].shape[:-1], self.operation.weight.shape[0]),)
 
 
 class _ProgramCall:

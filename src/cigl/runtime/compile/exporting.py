@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.experimental import _config as sizes_config
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from cigl.errors import CiglError
@@ -157,7 +158,8 @@ def _signature(model: nn.Module, program: Any) -> Signature:
     leaves = pytree.tree_flatten_with_path(program.example_inputs)[0]
     order += [f"input_{n}" for n in range(len(order), len(program.example_inputs[0]))]
     inputs: list[Path] = []
-    signature = Signature(inputs, order, defaults)
+    values = [node.meta.get("val") for node in program.graph.nodes]
+    signature = Signature(inputs, order, defaults, sized=not any(free_unbacked_symbols(each) for each in values))
     for keys, leaf in leaves:
         kind, first, *rest = [getattr(key, "key", getattr(key, "idx", 0)) for key in keys]
         path: Path = (order[first] if kind == 0 else first, *rest)

@@ -27,6 +27,7 @@ class Signature:
     fixed: dict[Path, Any] = field(default_factory=dict)  # arguments that the graph was made with
     dtypes: list[torch.dtype | None] = field(default_factory=list)
     conditions: list[Condition] = field(default_factory=list)
+    sized: bool = False  # whether all shapes in the network follow from those of the inputs, whatever their values
 
     @property
     def names(self) -> list[str]:

@@ -88,6 +88,7 @@ def _signature(data: Any, nodes: list[Node]) -> Signature:
         raise Damaged("the signature of its graph is malformed")
     assert order is not None
     signature.order, signature.defaults, signature.conditions = order, defaults, conditions
+    signature.sized = data.get("sized") is True
     signature.fixed = {tuple(path): value for path, value in fixed}
     signature.dtypes = [None if name is None else DTYPES[name] for name in dtypes]
     return signature

@@ -103,6 +103,7 @@ def _signature(signature: Signature) -> dict[str, Any]:
         "fixed": [[list(path), value] for path, value in signature.fixed.items()],
         "dtypes": [None if dtype is None else NAMES[dtype] for dtype in signature.dtypes],
         "conditions": signature.conditions,
+        "sized": signature.sized,
     }
 
 

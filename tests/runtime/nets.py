@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from cigl.runtime.compile.fusing import fuse
-from cigl.runtime.compile.lowering import lower
+from cigl.runtime.compile.lowering import Untraceable, lower
+from cigl.runtime.engine import sparse_inference
 from cigl.runtime.program import library
 from cigl.runtime.program.packed import pack
 from cigl.runtime.schedule import Schedule, fitting, survey
@@ -40,7 +41,10 @@ def network_of(model: nn.Module):
 
 def forced(model: nn.Module, *inputs):
     """The output with everything sparse that can be; and the kinds of the units that are."""
-    network = network_of(model)
+    try:
+        network = network_of(model)
+    except Untraceable:
+        return sparse_inference(model)(*inputs), []
     with torch.no_grad():
         facts = survey(network, inputs)
         units = fitting(network, facts)

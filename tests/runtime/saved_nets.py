@@ -113,6 +113,23 @@ class Branching(nn.Module):
         return self.linear(x) if x.sum() > 0 else self.linear(-x)
 
 
+class Checked(nn.Module):
+    """With checks of its own. (Not in a test file: there pytest writes asserts anew.)"""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.up = nn.Embedding(10, 4), nn.ConvTranspose2d(4, 4, 2, stride=2)
+        self.larger = nn.Upsample(scale_factor=2, mode="bilinear")
+
+    def forward(self, x):
+        torch._assert(x.ndim == 3, "three dimensions")
+        assert x.shape[1] == 4, "four rows"
+        y = self.table(x).permute(0, 3, 1, 2)
+        y = self.larger(self.up(y))
+        q = y.flatten(2)
+        return F.scaled_dot_product_attention(q, q, q).reshape_as(y)
+
+
 def layers():
     """A chain through most of the modules that the tables have."""
     return nn.Sequential(

@@ -23,7 +23,7 @@ from cigl.runtime.program.program import Program
 from cigl.runtime.program.steps import per_image
 from cigl.runtime.schedule import Schedule, Survey, fitting
 
-REPEATS, ENOUGH = 5, 0.5  # the least of a few runs counts; long ones are not repeated beyond this many seconds
+REPEATS, ENOUGH = 5, 0.5  # the least of a few runs counts, as far as they take no more than this many seconds
 
 
 @dataclass
@@ -39,20 +39,44 @@ def assign(network: Network, facts: Survey, inputs: Sequence[Any], threads: int)
     possible = fitting(network, facts)
     if not any(isinstance(network.units[number].operation, op.Layer) for number in possible):
         return Assignment(set())  # without weights there is nothing to gain
-    in_torch, in_programs = (Schedule(network, facts, units, threads) for units in ((), possible))
-    dense = _least(lambda: in_torch.seconds(inputs))
-    sparse = {
-        number: each for number, each in _least(lambda: in_programs.seconds(inputs)).items() if number in possible
-    }
+    programs = Schedule(network, facts, possible, threads)
+    measured = _least(lambda: programs.seconds(inputs))
+    dense, live = facts.seconds, measured.keys()
+    if sum(dense.values()) < ENOUGH:  # else the run that showed the shapes has to do
+        torch_alone = Schedule(network, facts, (), threads)
+        dense = _least(lambda: torch_alone.seconds(inputs))
+    dense = _shared(network, facts, {number: dense[number] for number in live})
+    sparse = _shared(network, facts, {number: measured[number] for number in live if number in possible})
     return Assignment(_cheapest(network, facts, dense, sparse, threads), dense, sparse)
+
+
+def _shared(network: Network, facts: Survey, seconds: dict[int, float]) -> dict[int, float]:
+    """For units alike, the least that one of them took: a network's repeated layers are as good as repetitions."""
+    least: dict[Any, float] = {}
+    keys = {number: _alike(network, facts, number) for number in seconds}
+    for number, key in keys.items():
+        least[key] = min(seconds[number], least.get(key, math.inf))
+    return {number: least[key] for number, key in keys.items()}
+
+
+def _alike(network: Network, facts: Survey, number: int) -> Any:
+    """What a unit's time depends on."""
+    unit = network.units[number]
+    operation = unit.operation
+    values = (*unit.inputs, *unit.outputs)
+    if any(facts.shapes[value] is None for value in values) or not isinstance(operation, op.Layer):
+        return number
+    settings = {name: each for name, each in vars(operation).items() if name not in ("weight", "norm")}
+    shapes = tuple(facts.shapes[value] for value in values)
+    return type(operation), repr(settings), shapes, operation.weight.shape, round(operation.weight.density, 2)
 
 
 def _least(measure: Callable[[], dict[int, float]]) -> dict[int, float]:
     start, best = time.perf_counter(), measure()
-    for _ in range(REPEATS - 1):
-        best = {number: min(seconds, best[number]) for number, seconds in measure().items()}
-        if time.perf_counter() - start > ENOUGH:
+    for done in range(1, REPEATS):
+        if (time.perf_counter() - start) * (done + 1) / done > ENOUGH:
             break
+        best = {number: min(seconds, best[number]) for number, seconds in measure().items()}
     return best
 
 

@@ -3,32 +3,51 @@
 from __future__ import annotations
 
 import copy
+import logging
+import os
+import pickle
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from cigl.errors import CiglError, CiglWarning
 from cigl.runtime import plan as plans
 from cigl.runtime.assignment import Assignment, assign
 from cigl.runtime.compile import operations as op
+from cigl.runtime.compile.exporting import Examples
 from cigl.runtime.compile.fusing import fuse
-from cigl.runtime.compile.lowering import lower
+from cigl.runtime.compile.lowering import Untraceable, lower
 from cigl.runtime.compile.network import Network
+from cigl.runtime.dense import in_torch, of_module, sentences, without_kernel
+from cigl.runtime.layers import replace_layers
+from cigl.runtime.pickling import pickled
 from cigl.runtime.program import library
 from cigl.runtime.program.packed import pack
-from cigl.runtime.schedule import OtherShape, Schedule, fitting, run_in_torch, survey
+from cigl.runtime.schedule import OtherShape, Schedule, Survey, fitting, run_in_torch, survey
 
-SCHEDULES = 8  # shapes whose buffers are kept; the one not used for longest goes first
+SCHEDULES = 64  # shapes whose buffers are kept; the one not used for longest goes first
+BUFFERS = 1 << 30  # bytes of them, beyond which only a few shapes are
+FEW = 8
+LONG = 0.3  # seconds of a first run in torch, after which timing takes more than a second
 ENTRIES = 256  # shapes whose assignment is remembered
+_log = logging.getLogger("cigl")
 
 
-def sparse_inference(model: nn.Module, plan: dict[str, Any] | None = None) -> SparseInference:
+def sparse_inference(
+    model: nn.Module, plan: dict[str, Any] | None = None, *, example_inputs: Examples | None = None
+) -> SparseInference:
     """``model`` for inference on a CPU, faster the more zeros its weights have. The model itself is not changed.
+
+    ``example_inputs``, a tuple of inputs or a dict of keyword inputs, let torch.export read models that torch.fx can't
+    trace, as those of Transformers; sizes may differ from the examples' as far as the model doesn't depend on them.
+    What neither can read runs in torch, with each sparse layer on its own kernels.
 
     What is called with a new shape of inputs is timed, layer by layer, and each layer then runs on whichever is faster
     for that shape: torch or a sparse kernel. ``plan`` repeats the assignments of an earlier ``fast.plan()`` instead.
@@ -37,29 +56,70 @@ def sparse_inference(model: nn.Module, plan: dict[str, Any] | None = None) -> Sp
     >>> fast(torch.ones(2, 8)).shape
     torch.Size([2, 4])
     """
-    network = lower(model)
-    for note in network.notes:
-        warnings.warn(note, CiglWarning, stacklevel=2)
+    layer_plans = plans.of_layers(plan)
+    engines: dict[str, SparseInference] = {}
+    try:
+        network = lower(model, example_inputs)
+    except Untraceable as reason:
+        engines = replace_layers(reason.model, "", _layer_engine, layer_plans)
+        notes = [*reason.notes, "so the model runs in torch, and its sparse layers one by one"]
+        dense = of_module(reason.model, "", {f"{path}.weight" for path in engines})
+        return _warned(LayerByLayer(reason.model, engines, ["; ".join(notes) + ".", *sentences(dense)]))
+    for unit in network.units:
+        if isinstance(unit.operation, op.InTorch) and isinstance(unit.operation.call, nn.Module):
+            engines |= replace_layers(unit.operation.call, unit.name, _layer_engine, layer_plans)
     fuse(network)
     if library.available():
         pack(network)
-    else:
-        warnings.warn(library.reason(), CiglWarning, stacklevel=2)
+        network.notes += in_torch(network, {f"{path}.weight" for path in engines})
+    return _warned(SparseInference(network, plan, engines))
+
+
+def _warned(engine: SparseInference) -> SparseInference:
+    for note in engine.notes if library.available() else [*engine.notes, library.reason()]:
+        warnings.warn(note, CiglWarning, stacklevel=3)
+    return engine
+
+
+def _layer_engine(layer: nn.Module, plan: dict[str, Any] | None) -> SparseInference | None:
+    """The engine of a layer that is called by itself; None if there are no kernels for it."""
+    network = lower(layer)
+    if not library.available() or not any(isinstance(unit.operation, op.Layer) for unit in network.units):
+        return None
+    pack(network)
     return SparseInference(network, plan)
 
 
 class SparseInference(nn.Module):
-    """Call it like the model, with the arguments that have no default. Safe to call from several threads."""
+    """Call it like the model: with the inputs that it was captured with, or those that have no default.
 
-    def __init__(self, network: Network, plan: dict[str, Any] | None = None):
+    Safe to call from several threads.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        plan: dict[str, Any] | None = None,
+        layers: Mapping[str, SparseInference] | None = None,
+    ):
         super().__init__()
         self._network = network
+        self._layers = dict(layers or {})  # engines of layers inside of modules that torch runs
         self._entries = {} if plan is None else plans.read(network, plan)
         self._schedules: OrderedDict[tuple[Any, ...], Schedule] = OrderedDict()
         self._lock = threading.Lock()
+        self._facts: dict[Any, Survey] = {}
+        self._said: set[str] = set()
         self.training = False
+        _engines.add(self)
 
-    def forward(self, *inputs: Tensor) -> Any:
+    @property
+    def notes(self) -> list[str]:
+        """What runs in torch although it was meant to be sparse, and why."""
+        return self._network.notes
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        inputs = self._network.signature.bind(args, kwargs)
         with torch.no_grad():
             try:
                 return self._schedule(inputs)(inputs)
@@ -72,9 +132,11 @@ class SparseInference(nn.Module):
             found = {
                 "version": plans.VERSION,
                 "kernels": library.isa() if library.available() else f"none: {library.reason()}",
-                "notes": self._network.notes,
+                "notes": self.notes,
                 "shapes": list(self._entries.values()),
             }
+            if self._layers:
+                found["layers"] = {path: engine.plan() for path, engine in self._layers.items()}
             return copy.deepcopy(found)
 
     @property
@@ -87,7 +149,8 @@ class SparseInference(nn.Module):
         }
         with self._lock:  # another thread may be adding a schedule
             schedules = list(self._schedules.values())
-        return sum(weights.values()) + sum(schedule.bytes for schedule in schedules)
+        inside = sum(engine.bytes for engine in self._layers.values())
+        return sum(weights.values()) + sum(schedule.bytes for schedule in schedules) + inside
 
     def train(self, mode: bool = True) -> SparseInference:
         if mode:
@@ -95,29 +158,16 @@ class SparseInference(nn.Module):
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SparseInference:
-        twin = SparseInference(self._network)  # what a network holds is never changed, so both may use it
-        with self._lock:
-            twin._entries = dict(self._entries)
-        return twin
+        return _made(type(self), self._state())  # what a network holds is never changed, so both may use it
 
-    def _check(self, inputs: Sequence[Any]) -> None:
-        names = self._network.names
-        if len(inputs) != len(names):
-            raise CiglError(
-                f"the model takes {len(names)} inputs ({', '.join(names)}), not {len(inputs)}; "
-                "an argument with a default keeps it in the engine."
-            )
-        for name, each in zip(names, inputs, strict=True):
-            if not isinstance(each, Tensor):
-                raise CiglError(f"{name} must be a tensor, not {type(each).__name__}.")
-            if each.layout != torch.strided:
-                raise CiglError(f"{name} must be a plain tensor, not {each.layout}: call {name}.to_dense() first.")
-            if each.device.type != "cpu":
-                raise CiglError(f"the engine runs on the CPU, but {name} is on {each.device}: call {name}.cpu() first.")
-            if each.is_floating_point() and each.dtype != torch.float32:
-                raise CiglError(
-                    f"the engine computes in float32, but {name} is {each.dtype}: call {name}.float() first."
-                )
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (pickled((type(self), self._state())),)
+
+    def _state(self) -> dict[str, Any]:
+        """All but buffers and the lock."""
+        with self._lock:
+            fresh: dict[str, Any] = {"_schedules": OrderedDict(), "_facts": {}, "_lock": None}
+            return {**vars(self), "_entries": dict(self._entries), **fresh}
 
     def _schedule(self, inputs: Sequence[Tensor]) -> Schedule:
         """The schedule for inputs like these, made if it is new."""
@@ -127,32 +177,102 @@ class SparseInference(nn.Module):
             if key in self._schedules:
                 self._schedules.move_to_end(key)
                 return self._schedules[key]
-            self._check(inputs)
+            self._network.signature.check(inputs)
             made = self._schedules[key] = self._make(inputs, threads)
-            if len(self._schedules) > SCHEDULES:
-                self._schedules.popitem(last=False)
+            self._drop_schedules()
             return made
+
+    def _drop_schedules(self) -> None:
+        if len(self._schedules) <= min(FEW, SCHEDULES):
+            return
+        held = sum(schedule.bytes for schedule in self._schedules.values())
+        while len(self._schedules) > (SCHEDULES if held <= BUFFERS else min(FEW, SCHEDULES)):
+            _, dropped = self._schedules.popitem(last=False)
+            held -= dropped.bytes
 
     def _make(self, inputs: Sequence[Tensor], threads: int) -> Schedule:
         shapes = tuple(tuple(each.shape) for each in inputs)
-        network = self._network
+        kind = (shapes, tuple(each.dtype for each in inputs))
+        facts = self._facts.get(kind)
+        if facts is None:
+            facts = self._facts[kind] = self._survey(inputs, shapes)
+        assignment = self._assignment(inputs, shapes, facts, threads)
+        if shapes not in self._entries:
+            self._entries[shapes] = plans.entry(self._network, facts, shapes, threads, assignment)
+        for known in (self._entries, self._facts):
+            if len(known) > ENTRIES:
+                del known[next(iter(known))]
+        return Schedule(self._network, facts, assignment.sparse, threads)
+
+    def _survey(self, inputs: Sequence[Tensor], shapes: plans.Shapes) -> Survey:
         try:
-            facts = survey(network, inputs)
+            followed = shapes in self._entries or plans.near(self._entries, shapes) is not None
+            facts = survey(self._network, inputs, followed and self._network.signature.sized)
         except Exception as error:
             raise CiglError(f"the model can't take inputs of shape {', '.join(map(str, shapes))}: {error}") from error
+        self._say_what_runs_dense(facts)
+        return facts
+
+    def _assignment(self, inputs: Sequence[Tensor], shapes: plans.Shapes, facts: Survey, threads: int) -> Assignment:
         if not library.available() or any(each.numel() == 0 for each in inputs):
-            assignment = Assignment(set())
-        elif shapes in self._entries:
-            assignment = plans.followed(network, self._entries[shapes], fitting(network, facts))
-        else:
-            assignment = assign(network, facts, inputs, threads)
-        if shapes not in self._entries:
-            self._entries[shapes] = plans.entry(network, facts, shapes, threads, assignment)
-            if len(self._entries) > ENTRIES:
-                del self._entries[next(iter(self._entries))]
-        return Schedule(network, facts, assignment.sparse, threads)
+            return Assignment(set())
+        known = self._entries.get(shapes) or plans.near(self._entries, shapes)
+        if known is not None:
+            return plans.followed(self._network, known, fitting(self._network, facts))
+        if sum(facts.seconds.values()) > LONG:
+            _log.warning(
+                "timing %d operations for inputs of shape %s, once; fast.plan() keeps the result for other processes",
+                len(self._network.units),
+                ", ".join(map(str, shapes)),
+            )
+        return assign(self._network, facts, inputs, threads)
+
+    def _say_what_runs_dense(self, facts: Survey) -> None:
+        if library.available():
+            for name, sentence in without_kernel(self._network, facts, fitting(self._network, facts)).items():
+                if name not in self._said:
+                    self._said.add(name)
+                    warnings.warn(sentence, CiglWarning, stacklevel=2)
+
+
+class LayerByLayer(SparseInference):
+    """A model that could not be captured: torch runs it, with engines for its sparse layers."""
+
+    def __init__(self, model: nn.Module, layers: Mapping[str, SparseInference], notes: list[str]):
+        super().__init__(Network(notes=notes), layers=layers)
+        self._model = (model,)  # in a tuple: its parameters are not the engine's
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = pytree.tree_map_only(Tensor, Tensor.clone, (args, kwargs))  # which the model may change
+        with torch.no_grad():
+            return self._model[0](*args, **kwargs)
 
 
 def _kind(x: Tensor) -> tuple[Any, ...]:
     """Inputs that are alike in this take the same schedule."""
     return x.shape, x.dtype, x.device, x.layout
+
+
+def _made(kind: type[SparseInference], state: dict[str, Any]) -> SparseInference:
+    engine = kind.__new__(kind)
+    vars(engine).update(state)
+    engine._lock = threading.Lock()
+    _engines.add(engine)
+    return engine
+
+
+def _unpickled(data: bytes) -> SparseInference:
+    return _made(*pickle.loads(data))
+
+
+# A fork copies a lock as it is: held for ever if another thread was timing a shape just then.
+_engines: WeakSet[SparseInference] = WeakSet()
+
+
+def _renew_locks() -> None:
+    for engine in _engines:
+        engine._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from cigl.errors import CiglError
@@ -12,6 +13,7 @@ from cigl.runtime.compile.network import Network
 from cigl.runtime.schedule import Survey
 
 VERSION = 1
+_NEAR = 1.5  # times as long or short, in every dimension
 _NUMBERS = ("nonzeros", "density", "dense_ms", "sparse_ms")
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -38,6 +40,29 @@ def entry(network: Network, facts: Survey, inputs: Shapes, threads: int, assignm
                 row[name] = round(1000 * seconds[number], 4)
         units.append(row)
     return {"inputs": [list(shape) for shape in inputs], "threads": threads, "units": units}
+
+
+def of_layers(plan: Any) -> dict[str, Any]:
+    """The plans of layers that have an engine of their own, by their paths."""
+    found = plan.get("layers", {}) if isinstance(plan, dict) else {}
+    return found if isinstance(found, dict) else {}
+
+
+def near(entries: Mapping[Shapes, dict[str, Any]], shapes: Shapes) -> dict[str, Any] | None:
+    """The entry for the nearest sizes, if they are near enough for the same choices to be good.
+
+    >>> near({((1, 100),): {"units": []}}, ((1, 128),))
+    {'units': []}
+    """
+
+    def distance(known: Shapes) -> float:
+        if [len(shape) for shape in known] != [len(shape) for shape in shapes]:
+            return math.inf
+        pairs = [pair for a, b in zip(known, shapes, strict=True) for pair in zip(a, b, strict=True)]
+        return max((abs(math.log(max(a, 1) / max(b, 1))) for a, b in pairs), default=0.0)
+
+    nearest = min(entries, key=distance, default=None)
+    return entries[nearest] if nearest is not None and distance(nearest) <= math.log(_NEAR) else None
 
 
 def read(network: Network, plan: Any) -> dict[Shapes, dict[str, Any]]:

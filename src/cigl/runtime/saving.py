@@ -15,11 +15,13 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from cigl.calibrate import TemperatureScaled
 from cigl.errors import CiglError, CiglWarning, unknown
+from cigl.runtime.compile.exporting import CONSTANT, Examples
 from cigl.runtime.engine import SparseInference, sparse_inference
 from cigl.runtime.format import container
 from cigl.runtime.format.container import Damaged
-from cigl.runtime.format.decode import Graph, decode_graph
+from cigl.runtime.format.decode import decode_graph
 from cigl.runtime.format.encode import Unsupported, encode_graph
+from cigl.runtime.format.graph import LOGITS, Graph
 from cigl.runtime.format.tensors import named_tensors, pack, unpack
 
 _ENGINES = ("sparse", "dense")
@@ -34,12 +36,14 @@ def save(
     report: Any = None,
     plan: Any = None,
     about: Mapping[str, Any] | None = None,
+    example_inputs: Examples | None = None,
 ) -> None:
     """Write the model to one file: of sparse tensors only the non-zeros. The model stays as it is.
 
     It may be in training: what is written is M*W. ``half`` stores weights in fp16. ``temperature`` (or a
     ``TemperatureScaled`` model's own) and ``report`` (of ``cigl.evaluate``) go with it, and ``about``, plain data of
-    yours. ``plan`` is what ``fast.plan()`` returned, to be followed by ``cigl.load``. Where an operation is outside of
+    yours. ``example_inputs``, as for ``sparse_inference``, let torch.export read models that torch.fx can't trace.
+    ``plan`` is what ``fast.plan()`` returned, to be followed by ``cigl.load``. Where an operation is outside of
     what a file can hold, a warning says which, and the file has the weights alone.
 
     >>> import tempfile
@@ -64,10 +68,9 @@ def save(
     if not _is_temperature(temperature):
         raise CiglError(f"temperature is {temperature!r}: it must be a number, positive and finite.")
     plain = _plain_copy(model)
-    stored, index = pack(plain, half)
     description: dict[str, Any] = {
         "architecture": {"class": type(model).__name__, "text": str(plain)},
-        "tensors": index,
+        "tensors": None,
         "graph": None,
         "outside": None,
         "temperature": temperature,
@@ -76,9 +79,8 @@ def save(
         "about": about,
     }
     try:
-        description["graph"] = graph = _graph(plain, index)
-        (output,) = graph["nodes"][-1]["args"]
-        if temperature is not None and not (isinstance(output, dict) and "node" in output):
+        description["graph"] = graph = _graph(plain, example_inputs)
+        if temperature is not None and not _has_logits(graph["nodes"][-1]["args"][0]):
             raise CiglError("a temperature needs a model that returns one tensor, the logits: leave temperature out.")
     except Unsupported as unsupported:
         description["outside"] = str(unsupported)
@@ -87,6 +89,7 @@ def save(
             CiglWarning,
             stacklevel=2,
         )
+    stored, description["tensors"] = pack(plain, half)
     container.write(path, stored, description)
 
 
@@ -96,12 +99,14 @@ def load(
     engine: Literal["sparse", "dense"] = "sparse",
     into: nn.Module | Callable[[], nn.Module] | None = None,
     calibrated: bool = True,
+    example_inputs: Examples | None = None,
 ) -> nn.Module:
     """The saved model on the CPU, in eval mode and without gradients; safe on a file from anyone.
 
     It runs on sparse kernels, or in plain torch with ``engine="dense"``. If the file has a temperature, the outputs are
     the logits divided by it (``calibrated=False``: the logits). A file that has the weights alone needs ``into``: a
-    model of the same architecture, which is filled, or a function that makes one.
+    model of the same architecture, which is filled, or a function that makes one; ``example_inputs``, as for
+    ``sparse_inference``, help the engine to read it.
     """
     if engine not in _ENGINES:
         raise unknown("engine", engine, _ENGINES)
@@ -132,7 +137,8 @@ def load(
         # A plan may name the division by the temperature, which is in the model only if it was rebuilt with it.
         fits = temperature is None or (calibrated and into is None)
         try:
-            model = sparse_inference(model, plan=description.get("plan") if fits else None)
+            plan = description.get("plan") if fits else None
+            model = sparse_inference(model, plan=plan, example_inputs=example_inputs)
         except CiglError as error:
             raise CiglError(
                 f"{path} can't be loaded on the engine: {error} engine='dense' loads it as it is."
@@ -189,15 +195,22 @@ def _plain_copy(model: nn.Module) -> nn.Module:
         ) from error
 
 
-def _graph(model: nn.Module, index: Mapping[str, Any]) -> dict[str, Any]:
+def _graph(model: nn.Module, example_inputs: Examples | None) -> dict[str, Any]:
     """The graph, if a model can be made from it again."""
-    graph = encode_graph(model)
-    parameters = {name for name, entry in index.items() if entry.get("kind") == "parameter"}
+    graph = encode_graph(model, example_inputs)
+    parameters = set(dict(model.named_parameters(remove_duplicate=False)))
     try:
         decode_graph(graph, {name: tensor.detach() for name, tensor in named_tensors(model).items()}, parameters)
     except Damaged as error:
         raise Unsupported(str(error)) from error
     return graph
+
+
+def _has_logits(output: Any) -> bool:
+    """Whether it is one tensor, or has one of this name."""
+    by_name = next((output[kind] for kind in ("dict", "named") if isinstance(output, dict) and kind in output), None)
+    found = output if by_name is None else by_name.get(LOGITS)
+    return isinstance(found, dict) and "node" in found
 
 
 def _is_temperature(value: Any) -> bool:
@@ -216,6 +229,7 @@ def _fill(into: nn.Module | Callable[[], nn.Module], tensors: Mapping[str, Tenso
             "into has a temperature of its own: pass the model inside, the file's temperature goes with it."
         )
     wanted = named_tensors(inner)
+    tensors = {name: each for name, each in tensors.items() if name in wanted or not name.startswith(CONSTANT)}
     for name in [*wanted, *tensors]:
         if name not in tensors:
             raise _other(path, f"{name} is in the model, but not in the file")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -28,19 +28,21 @@ class Survey:
     shapes: dict[int, Shape]  # of the values
     constants: dict[int, Any]  # values that follow from the inputs' shapes alone, and the network's own
     sure: set[int]  # values whose shape follows from the inputs' shapes alone
+    seconds: dict[int, float] = field(default_factory=dict)  # that each unit took
 
 
 class OtherShape(Exception):
     """A value's shape depends on more than the inputs' shapes, and differs from the one that was planned for."""
 
 
-def survey(network: Network, inputs: Sequence[Any]) -> Survey:
-    """Run once in torch and take notes."""
+def survey(network: Network, inputs: Sequence[Any], shapes_only: bool = False) -> Survey:
+    """Run once in torch and take notes; ``shapes_only`` leaves out the arithmetic of linear layers."""
     found = Survey({}, dict(network.constants), {*network.inputs, *network.constants})
     for value, each in (*network.constants.items(), *zip(network.inputs, inputs, strict=True)):
         found.shapes[value] = _shape(each)
     by_shape: set[int] = set()
-    for unit, results in _walk(network, dict(network.constants), inputs):
+    for number, (unit, results, seconds) in enumerate(_walk(network, dict(network.constants), inputs, shapes_only)):
+        found.seconds[number] = seconds
         found.shapes |= zip(unit.outputs, map(_shape, results), strict=True)
         if not found.sure.issuperset(unit.inputs):
             continue
@@ -60,18 +62,22 @@ def run_in_torch(network: Network, inputs: Sequence[Any]) -> Any:
     values = dict(network.constants)
     for _ in _walk(network, values, inputs):
         pass
-    return op.filled(network.output, values)
+    return network.result(values)
 
 
-def _walk(network: Network, values: dict[int, Any], inputs: Sequence[Any]) -> Iterator[tuple[Unit, tuple[Any, ...]]]:
-    """Each unit and what it returns in torch; values are dropped after their last reader."""
+def _walk(
+    network: Network, values: dict[int, Any], inputs: Sequence[Any], shapes_only: bool = False
+) -> Iterator[tuple[Unit, tuple[Any, ...], float]]:
+    """Each unit, what it returns in torch, and the seconds it took; values are dropped after their last reader."""
     values |= zip(network.inputs, inputs, strict=True)
     kept = set(network.results())
     last = {value: number for number, unit in enumerate(network.units) for value in unit.inputs}
     for number, unit in enumerate(network.units):
-        results = _results(unit.operation, unit.operation.dense(*(values[value] for value in unit.inputs)))
+        zeros = shapes_only and isinstance(unit.operation, op.Linear)
+        call = _ZeroCall(number, unit) if zeros else _TorchCall(number, unit)
+        results, seconds = call.timed(*(values[value] for value in unit.inputs))
         values |= zip(unit.outputs, results, strict=True)
-        yield unit, results
+        yield unit, tuple(results), seconds[number]
         for value in {*unit.inputs, *unit.outputs} - kept:
             if last.get(value, -1) <= number:
                 del values[value]
@@ -104,7 +110,7 @@ class _Call(Protocol):
     outputs: tuple[int, ...]
 
     def run(self, *inputs: Any) -> Sequence[Any]: ...
-    def seconds(self, *inputs: Any) -> dict[int, float]: ...
+    def timed(self, *inputs: Any) -> tuple[Sequence[Any], dict[int, float]]: ...
 
 
 class _TorchCall:
@@ -118,10 +124,21 @@ class _TorchCall:
     def run(self, *inputs: Any) -> Sequence[Any]:
         return _results(self.operation, self.operation.dense(*inputs))
 
-    def seconds(self, *inputs: Any) -> dict[int, float]:
+    def timed(self, *inputs: Any) -> tuple[Sequence[Any], dict[int, float]]:
         start = time.perf_counter()
-        self.run(*inputs)
-        return {self.number: time.perf_counter() - start}
+        results = self.run(*inputs)
+        return results, {self.number: time.perf_counter() - start}
+
+
+class _ZeroCall(_TorchCall):
+    """Zeros in the shape of a linear layer's results."""
+
+    def __init__(self, number: int, unit: Unit):
+        self.number, self.operation = number, unit.operation
+
+    def run(self, *inputs: Any) -> Sequence[Any]:
+        assert isinstance(self.operation, op.Linear)
+        return (inputs[0].new_zeros(*inputs[0].shape[:-1], self.operation.weight.shape[0]),)
 
 
 class _ProgramCall:
@@ -154,9 +171,12 @@ class _ProgramCall:
             raise OtherShape
         return _shaped(self.program.run(*_shaped(inputs, self._in_shapes)), self._out_shapes)
 
-    def seconds(self, *inputs: Tensor) -> dict[int, float]:
-        taken, _ = self.program.times(*_shaped(inputs, self._in_shapes))
-        return {number: sum(taken.get(value, 0.0) for value in made) for number, made in self._made.items()}
+    def timed(self, *inputs: Tensor) -> tuple[Sequence[Tensor], dict[int, float]]:
+        if any(inputs[number].shape != shape for number, shape in self._unsure):
+            raise OtherShape
+        results, taken, _ = self.program.timed(*_shaped(inputs, self._in_shapes))
+        seconds = {number: sum(taken.get(value, 0.0) for value in made) for number, made in self._made.items()}
+        return _shaped(results, self._out_shapes), seconds
 
 
 def _shaped(tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...] | None]) -> list[Tensor]:
@@ -213,13 +233,16 @@ class Schedule:
             values[value] = each
         for call, done in zip(self._calls, self._done, strict=True):
             arguments = [values[value] for value in call.inputs]
-            if taken is not None:
-                taken |= call.seconds(*arguments)
-            for value, each in zip(call.outputs, call.run(*arguments), strict=True):
+            if taken is None:
+                results = call.run(*arguments)
+            else:
+                results, seconds = call.timed(*arguments)
+                taken |= seconds
+            for value, each in zip(call.outputs, results, strict=True):
                 values[value] = each
             for value in done:
                 values[value] = None
-        return op.filled(self._network.output, values)
+        return self._network.result(values)
 
 
 def staged(

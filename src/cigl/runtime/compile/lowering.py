@@ -4,34 +4,58 @@ from __future__ import annotations
 
 import inspect
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, fx, nn
 from torch.fx.node import map_aggregate
 
 from cigl.runtime.compile import operations as op
+from cigl.runtime.compile.capture import Capture, Captured
+from cigl.runtime.compile.exporting import Examples, NotExported, export
 from cigl.runtime.compile.network import Network, Unit
-from cigl.runtime.compile.parsing import ASKS_SHAPE, IN_PLACE, RESHAPES, parse
-from cigl.runtime.compile.tracing import copied, traced
+from cigl.runtime.compile.parsing import ASKS_SHAPE, IN_PLACE, RESHAPES, makes_new, parse
+from cigl.runtime.compile.rebuilding import rebuild
+from cigl.runtime.compile.tracing import NotTraced, copied, traced
 
 
-def lower(model: nn.Module) -> Network:
-    """The network of a copy of ``model``, not yet fused; one unit in all if it can't be traced."""
+def lower(model: nn.Module, example_inputs: Examples | None = None) -> Network:
+    """The network of a copy of ``model``, not yet fused; ``Untraceable`` with the reason if there is none."""
     model = copied(model)
-    graph, notes = traced(model)
-    if graph is not None:
+    notes: list[str] = []
+    for capture in _captures(model, example_inputs, notes):
+        rebuild(model, capture.graph)
         try:
-            return Lowering(model, graph, notes).network
+            network = Lowering(model, capture.graph, [*notes, *capture.notes]).network
+            network.signature, network.structure = capture.signature, capture.structure
+            return network
         except SharedMemory as error:
-            notes = [f"the model runs dense: {error}"]
-    signature = inspect.signature(model.forward).parameters.values()
-    names = [
-        p.name for p in signature if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    inputs = list(range(len(names)))
-    whole = op.InTorch(model, tuple(op.Hole(number) for number in inputs), {}, copies=True)
-    unit = Unit("model", whole, tuple(inputs), (len(inputs),))
-    return Network([unit], inputs, names, output=op.Hole(len(inputs)), notes=notes)
+            notes.append(str(error))
+    raise Untraceable(model, notes)
+
+
+def _captures(model: nn.Module, example_inputs: Examples | None, notes: list[str]) -> Iterator[Capture]:
+    """The model's graphs, the best first; why one is missing is noted."""
+    if isinstance(model, Captured):
+        yield model.capture()
+        return
+    if example_inputs is not None:
+        try:
+            yield export(model, example_inputs)
+        except NotExported as error:
+            notes.append(f"torch.export can't capture the model: {error}")
+    try:
+        yield traced(model)
+    except NotTraced as error:
+        notes.append(str(error))
+
+
+class Untraceable(Exception):
+    """A model that neither torch.export nor torch.fx could read: the copy, and what stopped them."""
+
+    def __init__(self, model: nn.Module, notes: list[str]):
+        super().__init__("; ".join(notes))
+        self.model, self.notes = model, notes
 
 
 class SharedMemory(Exception):
@@ -78,13 +102,14 @@ class Lowering:
             self.value[node] = inputs[0]
             return
         output = self._new(node)
-        if isinstance(operation, op.InTorch) and not operation.copies and not operation.of_shape:
+        shares = changed is not None or not makes_new(node, module)
+        if isinstance(operation, op.InTorch) and shares and not operation.copies and not operation.of_shape:
             groups = {self.memory[value] for value in inputs}  # what it returns may be a view of any of them
             self.memory = [output if group in groups else group for group in self.memory]
         if changed is not None:
             old = self.value[changed]
             self.value |= {reader: output for reader, value in self.value.items() if value == old}
-        name = node.name if module is None else str(node.target)
+        name = node.name if module is None else node.meta.get("name", str(node.target))
         if any(unit.name == name for unit in self.network.units):  # a module that is called twice
             name = f"{name} ({node.name})"
         path = None if module is None else str(node.target)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch.fx.node import map_aggregate
+from torch.utils import _pytree as pytree
 
 from cigl.runtime.compile import operations as op
+from cigl.runtime.compile.inputs import Signature
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Network:
     constants: dict[int, Any] = field(default_factory=dict)
     paths: dict[int, str] = field(default_factory=dict)  # of the constants
     output: Any = None
+    structure: Any = None  # torch's TreeSpec of what is returned, where the output is a flat list of its leaves
+    signature: Signature = field(default_factory=lambda: Signature([], []))
     notes: list[str] = field(default_factory=list)  # what runs dense because it could not be traced
 
     def results(self) -> list[int]:
@@ -38,6 +43,11 @@ class Network:
         found: list[int] = []
         map_aggregate(self.output, lambda leaf: found.append(leaf.number) if isinstance(leaf, op.Hole) else None)
         return found
+
+    def result(self, values: Mapping[int, Any] | Sequence[Any]) -> Any:
+        """What the model returns, from the values."""
+        output = op.filled(self.output, values)
+        return output if self.structure is None else pytree.tree_unflatten(output, self.structure)
 
     def prune(self) -> None:
         """Leave out the units whose values nobody reads."""

@@ -29,16 +29,54 @@ IN_PLACE = {
 }  # fmt: skip
 
 
+# calls whose results share no memory with what they read
+NEW = {
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.matmul, operator.neg, torch.cat, torch.stack,
+    torch.add, torch.sub, torch.mul, torch.div, torch.matmul, torch.bmm, torch.mean, torch.sum, torch.softmax,
+    torch.sigmoid, torch.tanh, torch.batch_norm, torch.layer_norm, F.linear, F.conv1d, F.conv2d, F.conv3d,
+    F.conv_transpose2d, F.batch_norm, F.layer_norm, F.group_norm, F.gelu, F.silu, F.hardswish, F.hardsigmoid,
+    F.softmax, F.embedding, F.interpolate, F.scaled_dot_product_attention, F.max_pool2d, F.avg_pool2d,
+    F.adaptive_avg_pool2d, "mean", "sum", "softmax", "sigmoid", "tanh", "clone", "add", "mul", "matmul",
+}  # fmt: skip
+_NEW_MODULES = ("conv", "linear", "batchnorm", "normalization", "pooling", "activation", "upsampling", "sparse")
+
+
+def makes_new(node: fx.Node, module: nn.Module | None) -> bool:
+    """Whether a call certainly returns memory of its own. (One in place does not.)"""
+    if module is None:
+        return node.target in NEW
+    place, _, file = type(module).__module__.rpartition(".")
+    return place == "torch.nn.modules" and file in _NEW_MODULES and not isinstance(module, nn.MultiheadAttention)
+
+
 def parse(node: fx.Node, module: nn.Module | None) -> Parsed | None:
     """The operation of a call, if the engine knows it."""
     try:
         if module is not None:
             plain = not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
-            return _MODULES[type(module)](module, *node.args, **node.kwargs) if plain else None
+            return _MODULES[_kind(module)](module, *node.args, **node.kwargs) if plain else None
         calls: dict[Any, Callable[..., Parsed]] = _METHODS if node.op == "call_method" else _FUNCTIONS
         return calls[node.target](*node.args, **node.kwargs)
     except (KeyError, TypeError):
         return None
+
+
+def is_known(module: nn.Module) -> bool:
+    """Whether it is a module of these tables, or a subclass of one that computes the same."""
+    return _kind(module) in _MODULES and not module._modules
+
+
+def _kind(module: nn.Module) -> type[nn.Module]:
+    """The class of torch's that computes it: of a subclass that keeps its methods, the parent."""
+    kind = type(module)
+    for parent in kind.__mro__:
+        if parent in _MODULES and all(getattr(kind, name) is method for name, method in _methods(parent)):
+            return parent
+    return kind
+
+
+def _methods(kind: type[nn.Module]) -> list[tuple[str, Any]]:
+    return [(name, getattr(kind, name)) for name in ("forward", "_conv_forward") if hasattr(kind, name)]
 
 
 def _only_if(known: bool) -> None:

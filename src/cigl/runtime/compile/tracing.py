@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import copy
+import dis
+import inspect
 import operator
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import fx, nn
 
 from cigl.errors import CiglError
+from cigl.runtime.compile.capture import Capture
+from cigl.runtime.compile.inputs import of_forward
+from cigl.runtime.compile.parsing import is_known
 
 _TORCH = str(Path(torch.__file__).parent)
 
@@ -22,12 +28,29 @@ def _recorded(function: Callable[..., Any]) -> Callable[[fx.Proxy, Any], fx.Prox
 
 
 class Proxy(fx.Proxy):
-    """fx takes ``x += y`` for ``x = x + y``: then other names of the same tensor would miss the change."""
+    """fx takes ``x += y`` for ``x = x + y``: then other names of the same tensor would miss the change.
+
+    An assert is taken to hold. (fx can record it only up to Python 3.10.)
+    """
+
+    def __bool__(self) -> bool:
+        frame = inspect.currentframe()
+        return _is_asserted(frame.f_back if frame else None) or super().__bool__()
 
     __iadd__, __isub__, __imul__ = _recorded(operator.iadd), _recorded(operator.isub), _recorded(operator.imul)
     __itruediv__, __ifloordiv__ = _recorded(operator.itruediv), _recorded(operator.ifloordiv)
     __imod__, __ipow__ = _recorded(operator.imod), _recorded(operator.ipow)
     __iand__, __ior__, __ixor__ = _recorded(operator.iand), _recorded(operator.ior), _recorded(operator.ixor)
+
+
+def _is_asserted(frame: FrameType | None) -> bool:
+    """Whether the value that is asked for in this frame just now is that of an assert statement."""
+    if frame is None:
+        return False
+    left = [each for each in dis.get_instructions(frame.f_code) if each.offset >= frame.f_lasti]
+    jump, after = [each for each in left if each.opname not in ("TO_BOOL", "NOT_TAKEN")][:2]
+    raises = after.opname == "LOAD_ASSERTION_ERROR" or after.argval in ("AssertionError", AssertionError)
+    return "JUMP" in jump.opname and jump.opname.endswith("IF_TRUE") and raises
 
 
 class Tracer(fx.Tracer):
@@ -55,15 +78,23 @@ class PartialTracer(Tracer):
         return super().create_proxy(kind, target, *rest, **more)
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        before = len(self.graph.nodes)
+        before, stack = len(self.graph.nodes), self.module_stack.copy()
         try:
             return super().call_module(m, forward, args, kwargs)
         except Exception as error:  # anything can go wrong in a forward that is given proxies
             for node in list(reversed(self.graph.nodes))[: len(self.graph.nodes) - before]:
                 self.graph.erase_node(node)
+            self.module_stack = stack  # fx pops it only where a forward returns
             proxy = self.create_proxy("call_module", self.path_of_module(m), args, kwargs)
-            self.stopped.append(f"{self.path_of_module(m)} runs dense as a whole: {where(error)}")
+            self.stopped.append(f"{self.path_of_module(m)} can't be traced: {where(error)}")
             return proxy
+
+
+class _LayerTracer(PartialTracer):
+    """Looks into no layer that the engine knows, a subclass of torch's included."""
+
+    def is_leaf_module(self, m: nn.Module, qualified_name: str) -> bool:
+        return is_known(m) or super().is_leaf_module(m, qualified_name)
 
 
 def where(error: BaseException) -> str:
@@ -98,15 +129,36 @@ def hooked(module: nn.Module) -> bool:
     return not all(type(hook).__module__.startswith("cigl.") for hook in hooks)
 
 
-def traced(model: nn.Module) -> tuple[fx.Graph | None, list[str]]:
-    """The graph, or None if even the outermost forward can't be traced; and what stopped it where."""
+def remove_asserts(graph: fx.Graph) -> None:
+    """Checks of shapes, with what is computed for them alone: the inputs' shapes are checked by what computes."""
+    wanted = [node for node in graph.nodes if node.target is torch._assert]
+    while wanted:
+        node = wanted.pop()
+        before = node.all_input_nodes
+        graph.erase_node(node)
+        wanted += [each for each in before if not each.users and each.target in _ASKS and each not in wanted]
+
+
+_COMPARISONS = {operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.and_}
+_ASKS = {getattr, operator.getitem, operator.mod, "size", "dim", *_COMPARISONS}
+
+
+class NotTraced(Exception):
+    """Why there is no graph."""
+
+
+def traced(model: nn.Module) -> Capture:
+    """The graph, with submodules that stopped the tracing as one call each."""
     if hooked(model) or "forward" in vars(model):
-        return None, [
-            "the model runs dense: torch.fx passes over its hooks, and over a forward that is not its class's; "
-            "nn.Sequential(model) can be traced with them"
-        ]
-    tracer = PartialTracer()
+        raise NotTraced(
+            "torch.fx passes over the model's hooks, and over a forward that is not its class's; nn.Sequential(model) "
+            "can be traced with them"
+        )
+    tracer = _LayerTracer()
     try:
-        return tracer.trace(model), tracer.stopped
+        graph = tracer.trace(model)
+        remove_asserts(graph)
     except Exception as error:
-        return None, [f"the model runs dense: {where(error)}"]
+        raise NotTraced(f"the model can't be traced: {where(error)}") from error
+    names = [str(node.target) for node in graph.nodes if node.op == "placeholder"]
+    return Capture(graph, of_forward(model, names), notes=tracer.stopped)

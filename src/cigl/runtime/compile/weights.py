@@ -48,6 +48,10 @@ class Weight:
         self._dense_for_now: weakref.ref[Tensor] | None = None
         self._packed_for_now: weakref.ref[PackedForm] | None = None
 
+    def __getstate__(self) -> dict[str, object]:
+        """What is held for good."""
+        return {**vars(self), "_dense_for_now": None, "_packed_for_now": None}
+
     @cached_property
     def nonzeros(self) -> int:
         return int((self.dense() != 0).sum())  # three times as fast as count_nonzero

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from cigl.errors import CiglError
 
@@ -20,6 +20,7 @@ _LARGEST = 2**31 - 1
 
 # What a module is made from: arguments of its constructor, which are also its attributes.
 _CONV = "in_channels out_channels kernel_size stride padding dilation groups bias padding_mode"
+_CONV_TRANSPOSE = _CONV.replace("dilation", "output_padding dilation")
 _NORM = "num_features eps momentum affine track_running_stats"
 _MAX_POOL = "kernel_size stride padding dilation return_indices ceil_mode"
 MODULES: dict[str, str] = {
@@ -36,6 +37,10 @@ MODULES: dict[str, str] = {
     "AdaptiveAvgPool1d": "output_size", "AdaptiveAvgPool2d": "output_size", "AdaptiveMaxPool2d": "output_size",
     "Flatten": "start_dim end_dim", "ZeroPad2d": "padding",
     "Dropout": "p inplace", "Dropout1d": "p inplace", "Dropout2d": "p inplace",
+    "Embedding": "num_embeddings embedding_dim padding_idx",
+    "ConvTranspose1d": _CONV_TRANSPOSE, "ConvTranspose2d": _CONV_TRANSPOSE, "ConvTranspose3d": _CONV_TRANSPOSE,
+    "Upsample": "size scale_factor mode align_corners", "RMSNorm": "normalized_shape eps elementwise_affine",
+    "Softplus": "beta threshold", "PixelShuffle": "upscale_factor", "Unflatten": "dim unflattened_size",
 }  # fmt: skip
 
 
@@ -62,14 +67,22 @@ def _any(*checks: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 _FLAG, _COUNT, _DIM, _NONE = _among(True, False), _whole(0), _whole(-16, 16), _among(None)
 _SIZE = _any(_whole(1, 2**15), _NONE)
+_FACTOR = _any(lambda value: _number(value) and 0 < value <= 1024, _NONE)
 _FIELDS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("in_features", "out_features", "in_channels", "out_channels", "num_features"), _COUNT),
     **dict.fromkeys(("num_channels", "num_groups", "num_parameters", "groups"), _whole(1)),
     **dict.fromkeys(("kernel_size", "stride", "dilation"), _whole_or_several(1)),
     **dict.fromkeys(("bias", "affine", "track_running_stats", "elementwise_affine", "inplace"), _FLAG),
     **dict.fromkeys(("ceil_mode", "count_include_pad"), _FLAG),
-    **dict.fromkeys(("eps", "negative_slope", "alpha"), _number),
+    **dict.fromkeys(("eps", "negative_slope", "alpha"), _any(_number, _NONE)),
     **dict.fromkeys(("start_dim", "end_dim"), _DIM),
+    **dict.fromkeys(("num_embeddings", "embedding_dim"), _COUNT),
+    "padding_idx": _any(_whole(0), _NONE), "output_padding": _whole_or_several(0),
+    "size": _any(_SIZE, _whole_or_several(1)), "align_corners": _among(None, True, False),
+    "scale_factor": _any(_FACTOR, lambda each: isinstance(each, tuple) and len(each) < 4 and all(map(_FACTOR, each))),
+    "mode": _among("nearest", "linear", "bilinear", "bicubic", "trilinear", "nearest-exact"),
+    **dict.fromkeys(("beta", "threshold"), _number), "upscale_factor": _whole(1, 2**10),
+    "unflattened_size": lambda value: isinstance(value, tuple) and 1 <= len(value) <= 8 and all(map(_whole(-1), value)),
     "padding": _any(_whole_or_several(0), _among("same", "valid")),
     "padding_mode": _among("zeros", "reflect", "replicate", "circular"),
     "approximate": _among("none", "tanh"),
@@ -117,7 +130,26 @@ def shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
 # Functions and methods
 
 STRINGS = frozenset(
-    ("shape", "constant", "reflect", "replicate", "circular", "none", "tanh", "floor", "trunc", "same", "valid")
+    (
+        "shape",
+        "ndim",
+        "constant",
+        "nearest",
+        "linear",
+        "bilinear",
+        "bicubic",
+        "trilinear",
+        "nearest-exact",
+        "reflect",
+        "replicate",
+        "circular",
+        "none",
+        "tanh",
+        "floor",
+        "trunc",
+        "same",
+        "valid",
+    )
 )
 
 
@@ -126,9 +158,9 @@ def _listed(place: Any, names: str) -> dict[str, Callable[..., Any]]:
 
 
 def _attribute(tensor: Any, name: str) -> Any:
-    if name != "shape":
+    if name not in ("shape", "ndim"):
         raise CiglError(f"the model's graph asks for the attribute {name!r} of a tensor: only shape is allowed.")
-    return tensor.shape
+    return getattr(tensor, name)
 
 
 def _arithmetic(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -136,32 +168,50 @@ def _arithmetic(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def compute(*operands: Any) -> Any:
         for each in operands:
-            if not isinstance(each, (Tensor, fx.Proxy, float)) and not (isinstance(each, int) and abs(each) < 2**63):
+            if not isinstance(each, (Tensor, float)) and not (isinstance(each, int) and abs(each) < 2**63):
                 raise CiglError(f"the model's graph computes with a {type(each).__name__} or a number out of range.")
         return function(*operands)
 
     return compute
 
 
-_OPERATORS = _listed(operator, "add sub mul truediv floordiv neg iadd isub imul itruediv ifloordiv")
+_OPERATORS = _listed(
+    operator, "add sub mul truediv floordiv neg iadd isub imul itruediv ifloordiv mod eq ne lt le gt ge and_ or_"
+) | {"operator.matmul": operator.matmul}
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **_listed(torch, """add sub mul div neg cat stack mean sum amax flatten reshape permute transpose squeeze
-        unsqueeze chunk split relu relu_ sigmoid tanh softmax log_softmax clamp exp sqrt rsqrt abs square matmul"""),
+        unsqueeze chunk split relu relu_ sigmoid tanh softmax log_softmax clamp exp sqrt rsqrt abs square matmul
+        addmm mm bmm baddbmm einsum layer_norm batch_norm group_norm embedding conv1d conv2d conv3d conv_transpose1d
+        conv_transpose2d conv_transpose3d max_pool1d max_pool2d prelu select narrow index_select gather unbind
+        unflatten arange full zeros ones zeros_like ones_like full_like scalar_tensor where tril triu cumsum roll flip
+        ge gt le lt eq ne bitwise_and bitwise_or bitwise_xor bitwise_not logical_and logical_or logical_not isnan pow
+        cos sin log erf min max minimum maximum floor ceil round remainder floor_divide reciprocal argmax any all var
+        std amin prod repeat_interleave movedim swapaxes outer dropout masked_fill rms_norm sym_max sym_min
+        fill select_scatter slice_scatter index_put scatter"""),
     **_listed(F, """linear conv1d conv2d batch_norm layer_norm group_norm relu relu_ relu6 gelu silu hardswish
         hardsigmoid hardtanh mish elu leaky_relu prelu sigmoid tanh softmax log_softmax softplus max_pool2d avg_pool2d
-        adaptive_avg_pool2d adaptive_max_pool2d dropout dropout2d pad normalize"""),
+        adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d dropout dropout2d pad normalize embedding one_hot
+        scaled_dot_product_attention interpolate conv3d conv_transpose1d conv_transpose2d conv_transpose3d avg_pool1d
+        max_pool1d instance_norm rms_norm pixel_shuffle glu"""),
     **_OPERATORS,
     "operator.getitem": operator.getitem,
     "getattr": getattr,
 }  # fmt: skip
-FUNCTION_NAMES = {function: name for name, function in _FUNCTIONS.items()}
+FUNCTION_NAMES = {function: name for name, function in reversed(_FUNCTIONS.items())}
+RECORDED = _FUNCTIONS  # in a graph that the engine compiles
 # What is run: the same, except for those that could do more than compute.
 FUNCTIONS = _FUNCTIONS | {name: _arithmetic(each) for name, each in _OPERATORS.items()} | {"getattr": _attribute}
 METHODS = frozenset(
-    """abs add add_ amax chunk clamp contiguous div div_ exp expand flatten log_softmax matmul mean mul mul_ neg permute
-    relu relu_ reshape sigmoid size softmax split sqrt square squeeze sub sub_ sum t tanh transpose unsqueeze
-    view""".split()  # noqa: SIM905
+    """abs add add_ amax argmax bmm chunk clamp contiguous cos cumsum detach dim div div_ eq exp expand expand_as
+    flatten flip float ge gt index_select le log log_softmax long lt masked_fill matmul max mean min mul mul_ ne neg
+    new_full new_ones new_zeros numel permute pow relu relu_ repeat reshape reshape_as rsqrt select sigmoid sin size
+    softmax split sqrt square squeeze sub sub_ sum t tanh to transpose triu tril type_as unbind unflatten unsqueeze
+    view view_as
+    """.split()  # noqa: SIM905
 )
+
+
+FLOATS = {str(value): value for value in (math.inf, -math.inf)}
 
 
 def is_plain(value: Any) -> bool:

@@ -7,87 +7,20 @@ modules get memory for the file's own tensors only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
-from cigl.errors import CiglError
-from cigl.runtime.format.allowed import FUNCTIONS, METHODS, is_plain, make_module, shapes
-from cigl.runtime.format.container import Damaged
+from cigl.runtime.compile.capture import Named
+from cigl.runtime.compile.conditions import is_condition
+from cigl.runtime.compile.inputs import Signature
+from cigl.runtime.format.allowed import FLOATS, FUNCTIONS, METHODS, is_plain, make_module, shapes
+from cigl.runtime.format.container import DTYPES, Damaged
+from cigl.runtime.format.graph import LOGITS, Graph, Node, Ref
 
 _DEEPEST = 8  # lists in lists
+_MOST_INPUTS = 64
 _MOST = 5000  # nodes; the largest models have a tenth of it, and time grows with its square
-
-
-class _Ref(NamedTuple):
-    node: int
-
-
-class _Node(NamedTuple):
-    op: str
-    name: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    last: list[int]  # nodes that are not used after this one
-
-
-class Graph(nn.Module):
-    """A loaded model: the file's operations in their order, under the names that its modules had.
-
-    The names of its own attributes are odd because a user's modules may have any other.
-    """
-
-    _graph_temperature: float | None
-
-    def __init__(self, nodes: list[_Node], temperature: float | None):
-        super().__init__()
-        self._graph_nodes, self._graph_temperature = nodes, temperature
-
-    def _graph_run(self, *inputs: Any) -> Any:
-        values: list[Any] = []
-        waiting = iter(inputs)
-        tracer = next((each.tracer for each in inputs if isinstance(each, fx.Proxy)), None)
-        for node in self._graph_nodes:
-            values.append(self._graph_value(node, values, waiting, tracer))
-            for number in node.last:
-                values[number] = None
-        temperature = self._graph_temperature
-        return values[-1] if temperature is None else values[-1] / temperature
-
-    def _graph_value(self, node: _Node, values: list[Any], waiting: Iterator[Any], tracer: Any) -> Any:
-        if node.op == "input":
-            return next(waiting)
-        if node.op == "tensor":
-            if tracer is not None:  # else torch.fx would compute with a buffer while a file is loaded
-                return tracer.create_proxy("get_attr", node.name, (), {})
-            place, _, name = node.name.rpartition(".")
-            return getattr(self.get_submodule(place), name)
-        args = [_resolve(each, values) for each in node.args]
-        kwargs = {key: _resolve(each, values) for key, each in node.kwargs.items()}
-        if node.op == "module":
-            return self.get_submodule(node.name)(*args, **kwargs)
-        if node.op == "function":
-            return FUNCTIONS[node.name](*args, **kwargs)
-        if node.op == "method":
-            if not isinstance(args[0], (Tensor, fx.Proxy)):
-                raise CiglError(f"the model's graph calls {node.name} of a {type(args[0]).__name__}, not of a tensor.")
-            return getattr(args[0], node.name)(*args[1:], **kwargs)
-        return args[0]
-
-
-class OneInput(Graph):
-    """(torch.fx sees a fixed number of arguments only.)"""
-
-    def forward(self, x: Any) -> Any:
-        return self._graph_run(x)
-
-
-class TwoInputs(Graph):
-    def forward(self, x: Any, y: Any) -> Any:
-        return self._graph_run(x, y)
-
-
-_BY_INPUTS: dict[int, type[Graph]] = {1: OneInput, 2: TwoInputs}
 
 
 def decode_graph(
@@ -100,11 +33,13 @@ def decode_graph(
         raise Damaged(f"its graph has {len(graph['nodes'])} nodes, more than {_MOST}")
     nodes = [_node(number, each) for number, each in enumerate(graph["nodes"])]
     kinds = [node.op for node in nodes]
-    inputs = kinds.count("input")
-    if kinds.count("output") != 1 or kinds[-1] != "output" or inputs not in _BY_INPUTS:
-        raise Damaged("its graph does not lead from one or two inputs to one output")
+    if kinds.count("output") != 1 or kinds[-1] != "output" or not 1 <= kinds.count("input") <= _MOST_INPUTS:
+        raise Damaged(f"its graph does not lead from inputs, at most {_MOST_INPUTS}, to one output")
+    output = nodes[-1].args[0]
+    if temperature is not None and isinstance(output, dict) and LOGITS not in output:
+        raise Damaged("it has a temperature, but no logits")
     _mark_last_uses(nodes)
-    model = _BY_INPUTS[inputs](nodes, temperature)
+    model = Graph(nodes, _signature(graph.get("signature", {}), nodes), temperature)
     shared: dict[int, nn.Parameter] = {}
     called = graph.get("modules")
     if not isinstance(called, dict) or {node.name for node in nodes if node.op == "module"} != called.keys():
@@ -125,6 +60,55 @@ def decode_graph(
             raise
         raise Damaged(f"its graph has {' '.join(str(error).split())[:200]}") from error
     return model.eval()
+
+
+def _signature(data: Any, nodes: list[Node]) -> Signature:
+    """How it is called; files of earlier versions have no names."""
+    given = [node for node in nodes if node.op == "input"]
+    inputs = [(node.name or f"input_{n}" if len(given) > 2 else node.name or "xy"[n], *node.args)
+              for n, node in enumerate(given)]  # fmt: skip
+    signature = Signature(inputs, list(dict.fromkeys(str(path[0]) for path in inputs)))
+    if not isinstance(data, dict):
+        raise Damaged("the signature of its graph is malformed")
+    if not data:
+        return signature
+    order, defaults, fixed, dtypes, conditions = map(data.get, ("order", "defaults", "fixed", "dtypes", "conditions"))
+    if (
+        not _strings(order)
+        or not isinstance(defaults, dict)
+        or not all(_is_scalar(value) for value in defaults.values())
+        or not isinstance(fixed, list)
+        or not all(isinstance(each, list) and len(each) == 2 and _is_path(each[0]) for each in fixed)
+        or not all(_is_scalar(value) for _, value in fixed)
+        or not isinstance(dtypes, list)
+        or not all(name is None or (isinstance(name, str) and name in DTYPES) for name in dtypes)
+        or not isinstance(conditions, list)
+        or not all(is_condition(each) for each in conditions)
+    ):
+        raise Damaged("the signature of its graph is malformed")
+    assert order is not None
+    signature.order, signature.defaults, signature.conditions = order, defaults, conditions
+    signature.sized = data.get("sized") is True
+    signature.fixed = {tuple(path): value for path, value in fixed}
+    signature.dtypes = [None if name is None else DTYPES[name] for name in dtypes]
+    return signature
+
+
+def _strings(value: Any) -> bool:
+    return isinstance(value, list) and len(value) <= 1000 and all(isinstance(each, str) for each in value)
+
+
+def _is_scalar(value: Any) -> bool:
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def _is_path(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and 1 <= len(value) <= _DEEPEST
+        and isinstance(value[0], str)
+        and all(type(key) in (str, int) for key in value)
+    )
 
 
 def _has(model: nn.Module, path: str) -> bool:
@@ -169,13 +153,13 @@ def _give(
         module.register_buffer(name, tensor)
 
 
-def _node(number: int, node: Any) -> _Node:
+def _node(number: int, node: Any) -> Node:
     if not isinstance(node, dict):
         raise Damaged(f"node {number} of its graph is malformed")
     op, name = str(node.get("op")), node.get("name", "")
     args, kwargs = node.get("args", []), node.get("kwargs", {})
     known: dict[str, Callable[[str], bool]] = {
-        "input": lambda name: not args,
+        "input": lambda name: _is_path([name, *args]),
         "output": lambda name: len(args) == 1,
         "tensor": lambda name: not args,
         "module": lambda name: len(args) > 0,
@@ -188,8 +172,10 @@ def _node(number: int, node: Any) -> _Node:
         raise Damaged(
             f"node {number} of its graph is {op[:40]} {name[:40]!r}, which this version of cigl does not know"
         )
+    if op == "input":
+        return Node(op, name, tuple(args), {}, [])
     decoded = {key: _decode(each, number) for key, each in kwargs.items()}
-    return _Node(op, name, tuple(_decode(each, number) for each in args), decoded, [])
+    return Node(op, name, tuple(_decode(each, number) for each in args), decoded, [])
 
 
 def _decode(value: Any, number: int, depth: int = 0) -> Any:
@@ -204,20 +190,25 @@ def _decode(value: Any, number: int, depth: int = 0) -> Any:
     if len(value) == 1:
         (kind, content), *_ = value.items()
         if kind == "node" and type(content) is int and 0 <= content < number:
-            return _Ref(content)
-        if kind == "dict" and isinstance(content, dict):
-            return {key: _decode(each, number, depth + 1) for key, each in content.items()}
+            return Ref(content)
+        if kind in ("dict", "named") and isinstance(content, dict):
+            parts = {key: _decode(each, number, depth + 1) for key, each in content.items()}
+            return Named(parts) if kind == "named" else parts
+        if kind == "dtype" and isinstance(content, str) and content in DTYPES:
+            return DTYPES[content]
+        if kind == "float" and isinstance(content, str) and content in FLOATS:
+            return FLOATS[content]
         if kind in ("tuple", "slice") and isinstance(content, list):
-            parts = [_decode(each, number, depth + 1) for each in content]
+            each_one = [_decode(each, number, depth + 1) for each in content]
             if kind == "tuple":
-                return tuple(parts)
-            if len(parts) == 3:
-                return slice(*parts)
+                return tuple(each_one)
+            if len(each_one) == 3:
+                return slice(*each_one)
     raise Damaged(f"node {number} of its graph refers to a node that does not come before it")
 
 
-def _parts(value: Any) -> Iterator[_Ref]:
-    if isinstance(value, _Ref):
+def _parts(value: Any) -> Iterator[Ref]:
+    if isinstance(value, Ref):
         yield value
     elif isinstance(value, slice):
         yield from _parts([value.start, value.stop, value.step])
@@ -228,24 +219,10 @@ def _parts(value: Any) -> Iterator[_Ref]:
         yield from _parts(list(value.values()))
 
 
-def _mark_last_uses(nodes: list[_Node]) -> None:
+def _mark_last_uses(nodes: list[Node]) -> None:
     seen: set[int] = set()
     for node in reversed(nodes):
         for ref in _parts([node.args, node.kwargs]):
             if ref.node not in seen:
                 seen.add(ref.node)
                 node.last.append(ref.node)
-
-
-def _resolve(value: Any, values: list[Any]) -> Any:
-    if isinstance(value, _Ref):
-        return values[value.node]
-    if isinstance(value, tuple):
-        return tuple(_resolve(each, values) for each in value)
-    if isinstance(value, list):
-        return [_resolve(each, values) for each in value]
-    if isinstance(value, slice):
-        return slice(*(_resolve(each, values) for each in (value.start, value.stop, value.step)))
-    if isinstance(value, dict):
-        return {key: _resolve(each, values) for key, each in value.items()}
-    return value

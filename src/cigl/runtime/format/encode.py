@@ -1,22 +1,29 @@
 """A model in, plain data out: its operations as a graph of names, which decode.py makes a model from.
 
 {"modules": {path: {"type": "Conv2d", "stride": [1, 1], ...}},
- "nodes": [{"op": "input"}, {"op": "module", "name": path, "args": [{"node": 0}]}, ...]}
+ "nodes": [{"op": "input", "name": "x"}, {"op": "module", "name": path, "args": [{"node": 0}]}, ...],
+ "signature": {"order": ["x", "mask"], ...}}
 
-Arguments are plain values, lists, and {"node": 3}, {"tuple": [...]}, {"slice": [...]}, {"dict": {...}}; a node refers
-to nodes before it alone. Modules, functions and methods are those of allowed.py.
+Arguments are plain values, lists, and {"node": 3}, {"tuple": [...]}, {"slice": [...]}, {"dict": {...}},
+{"named": {...}}, {"dtype": "F32"}; a node refers to nodes before it alone. Modules, functions and methods are those of
+allowed.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.utils import _pytree as pytree
 
-from cigl.runtime.compile.tracing import Tracer, hooked
-from cigl.runtime.format.allowed import FUNCTION_NAMES, METHODS, is_plain, make_module, module_fields, shapes
+from cigl.runtime.compile.capture import Capture, Captured
+from cigl.runtime.compile.exporting import Examples, NotExported, export
+from cigl.runtime.compile.inputs import Signature, of_forward
+from cigl.runtime.compile.tracing import Tracer, hooked, remove_asserts
+from cigl.runtime.format.allowed import FLOATS, FUNCTION_NAMES, METHODS, is_plain, make_module, module_fields, shapes
+from cigl.runtime.format.container import NAMES
 from cigl.runtime.format.tensors import named_tensors
 
 
@@ -24,31 +31,103 @@ class Unsupported(Exception):
     """An operation that a file can't hold, because the tables don't have it."""
 
 
-def encode_graph(model: nn.Module) -> dict[str, Any]:
-    """The graph of a model in eval mode, or ``Unsupported`` with the operation that a file can't hold."""
+def encode_graph(model: nn.Module, example_inputs: Examples | None = None) -> dict[str, Any]:
+    """The graph of a model in eval mode, or ``Unsupported`` with the operation that a file can't hold.
+
+    An exported model gets the constants of its graph as buffers.
+    """
+    reasons: list[str] = []
+    for capture in _captures(model, example_inputs, reasons):
+        try:
+            return _encoded(model, capture)
+        except Unsupported as reason:
+            reasons.append(str(reason))
+    raise Unsupported("; ".join(reasons))
+
+
+def _captures(model: nn.Module, example_inputs: Examples | None, reasons: list[str]) -> Iterator[Capture]:
+    if isinstance(model, Captured):
+        yield model.capture()
+        return
+    if example_inputs is not None:
+        try:
+            yield export(model, example_inputs)
+        except NotExported as error:
+            reasons.append(f"torch.export can't capture it ({error})")
+    try:
+        yield _traced(model)
+    except Unsupported as reason:
+        reasons.append(str(reason))
+
+
+def _traced(model: nn.Module) -> Capture:
     _refuse_hooks("the model", model)
     if "forward" in vars(model):
         raise Unsupported("its forward is not that of its class")  # which is what torch.fx traces
     try:
-        traced = Tracer().trace(model)
+        graph = Tracer().trace(model)
     except Exception as error:  # a user's forward can fail in any way on what is no tensor
         lines = str(error).splitlines() or [type(error).__name__]
-        raise Unsupported(f"it can't be traced ({lines[0]})") from error
+        raise Unsupported(f"it can't be traced ({lines[0]}); example_inputs may help") from error
+    names = [str(node.target) for node in graph.nodes if node.op == "placeholder"]
+    return Capture(graph, of_forward(model, names))
+
+
+def _encoded(model: nn.Module, capture: Capture) -> dict[str, Any]:
     modules: dict[str, Any] = {}
     nodes: list[dict[str, Any]] = []
     numbers: dict[fx.Node, int] = {}
-    for node in traced.nodes:
-        nodes.append(_node(node, model, modules, numbers))
+    remove_asserts(capture.graph)
+    paths = iter(capture.signature.inputs)
+    for node in capture.graph.nodes:
+        if node.op == "placeholder":
+            if str(node.target).startswith("*"):
+                raise Unsupported(f"it takes any number of inputs, {node.target}")
+            name, *inside = next(paths)
+            nodes.append({"op": "input", "name": name} | ({"args": inside} if inside else {}))
+        elif node.op == "output":
+            nodes.append({"op": "output", "args": [_encode_output(node.args[0], capture.structure, numbers)]})
+        else:
+            nodes.append(_node(node, model, modules, numbers))
         numbers[node] = len(numbers)
-    return {"modules": modules, "nodes": nodes}
+    return {"modules": modules, "nodes": nodes, "signature": _signature(capture.signature)}
+
+
+def _signature(signature: Signature) -> dict[str, Any]:
+    for value in signature.fixed.values():
+        if value is not None and type(value) not in (bool, int, float, str):
+            raise Unsupported(f"the input {str(value)[:40]!r} is not plain data")
+    return {
+        "order": signature.order,
+        "defaults": signature.defaults,
+        "fixed": [[list(path), value] for path, value in signature.fixed.items()],
+        "dtypes": [None if dtype is None else NAMES[dtype] for dtype in signature.dtypes],
+        "conditions": signature.conditions,
+        "sized": signature.sized,
+    }
+
+
+def _encode_output(output: Any, structure: Any, numbers: Mapping[fx.Node, int]) -> Any:
+    if structure is None:
+        return _encode(output, numbers)
+    places = pytree.tree_unflatten(list(range(len(output))), structure)
+
+    def at(place: Any) -> Any:
+        if type(place) is int:
+            return _encode(output[place], numbers)
+        named = place._asdict() if hasattr(place, "_asdict") else place if isinstance(place, dict) else None
+        if named is not None and all(isinstance(key, str) for key in named):
+            return {"dict" if type(place) is dict else "named": {key: at(each) for key, each in named.items()}}
+        if type(place) in (tuple, list):
+            parts = [at(each) for each in place]
+            return {"tuple": parts} if type(place) is tuple else parts
+        raise Unsupported(f"it returns a {type(place).__name__}")
+
+    return at(places)
 
 
 def _node(node: fx.Node, model: nn.Module, modules: dict[str, Any], numbers: Mapping[fx.Node, int]) -> dict[str, Any]:
     target: Any = node.target
-    if node.op == "placeholder":
-        if target.startswith("*"):
-            raise Unsupported(f"it takes any number of inputs, {target}")
-        return {"op": "input"}
     if node.op == "get_attr":
         if target not in named_tensors(model):
             raise Unsupported("a tensor is made while it runs")
@@ -58,14 +137,11 @@ def _node(node: fx.Node, model: nn.Module, modules: dict[str, Any], numbers: Map
         modules[target] = _module(target, model.get_submodule(target))
     elif node.op == "call_function":
         kind, name = "function", FUNCTION_NAMES.get(target, "")
-    elif node.op == "call_method":
-        kind, name = "method", target if target in METHODS else ""
     else:
-        kind, name = "output", "output"
+        kind, name = "method", target if target in METHODS else ""
     if not name:
         raise Unsupported(f"the operation {getattr(target, '__name__', target)!r} is not among those a file can hold")
-    found: dict[str, Any] = {"op": kind} if kind == "output" else {"op": kind, "name": name}
-    found["args"] = [_encode(value, numbers) for value in node.args]
+    found: dict[str, Any] = {"op": kind, "name": name, "args": [_encode(value, numbers) for value in node.args]}
     if node.kwargs:
         found["kwargs"] = {key: _encode(value, numbers) for key, value in node.kwargs.items()}
     return found
@@ -103,4 +179,8 @@ def _encode(value: Any, numbers: Mapping[fx.Node, int]) -> Any:
         return {"dict": {key: _encode(each, numbers) for key, each in value.items()}}
     if is_plain(value):
         return value
+    if isinstance(value, torch.dtype) and value in NAMES:
+        return {"dtype": NAMES[value]}
+    if type(value) is float and str(value) in FLOATS:
+        return {"float": str(value)}
     raise Unsupported(f"the argument {str(value)[:40]!r} is not plain data")

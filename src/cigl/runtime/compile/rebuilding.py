@@ -1,0 +1,273 @@
+"""Layers from calls of functions: ``F.linear(x, self.weight)`` becomes a call of an ``nn.Linear``.
+
+A graph may hold a layer as a function of a model's tensors: because the model was exported, calls F.linear itself, or
+is a bare layer. Afterwards the rest of the compiler has to know modules alone.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+_PLACE = "rebuilt_layers"
+
+
+def rebuild(model: nn.Module, graph: fx.Graph) -> None:
+    """Replace such calls, where their weights are the model's own; the layers go into a submodule of ``model``."""
+    layers = nn.ModuleList()
+    model.add_module(_PLACE, layers)
+    made: dict[Any, str] = {}
+    constants = Constants(model)
+    for node in list(graph.nodes):
+        call = _CALLS.get(node.target) if node.op in ("call_function", "call_method") else None
+        if call is None:
+            continue
+        try:
+            x, kind, tensors, fields = call(*node.args, **node.kwargs)
+        except (TypeError, _Other):
+            continue
+        if not isinstance(x, fx.Node) or constants.is_one(x) or not _is_plain(fields):
+            continue
+        values = [None if each is None else constants.get(each) for each in tensors]
+        if values[0] is None or any(
+            each is not None and value is None for each, value in zip(tensors, values, strict=True)
+        ):
+            continue
+        key = (kind, tensors, repr(fields))
+        if key not in made:
+            try:
+                layer = kind(values, fields)
+            except (ValueError, TypeError, _Other):
+                continue
+            made[key] = f"{_PLACE}.{len(layers)}"
+            layers.append(layer)
+        with graph.inserting_before(node):
+            called = graph.create_node("call_module", made[key], (x,))
+        called.meta |= node.meta
+        called.meta["name"] = constants.owner(tensors[0]) or node.name
+        node.replace_all_uses_with(called)
+        graph.erase_node(node)
+    for node in reversed(list(graph.nodes)):  # what only led to weights
+        if not node.users and (node.op == "get_attr" or constants.is_one(node)):
+            graph.erase_node(node)
+
+
+class Constants:
+    """The values of nodes that depend on the model's tensors alone."""
+
+    def __init__(self, model: nn.Module):
+        self._model = model
+        self._known: dict[fx.Node, Any] = {}
+
+    def is_one(self, node: fx.Node) -> bool:
+        if node.op == "get_attr":
+            return True
+        inputs = node.all_input_nodes
+        return (
+            node.op in ("call_function", "call_method")
+            and len(inputs) == 1
+            and _is_view(node)
+            and self.is_one(inputs[0])
+        )
+
+    def get(self, node: Any) -> Tensor | None:
+        if not isinstance(node, fx.Node) or not self.is_one(node):
+            return None
+        if node not in self._known:
+            self._known[node] = self._value(node)
+        found = self._known[node]
+        return found if isinstance(found, Tensor) else None
+
+    def _value(self, node: fx.Node) -> Any:
+        if node.op == "get_attr":
+            found: Any = self._model
+            for part in str(node.target).split("."):
+                found = getattr(found, part)
+            return found.detach() if isinstance(found, Tensor) else None
+        args = [self.get(each) if isinstance(each, fx.Node) else each for each in node.args]
+        if node.op == "call_method":
+            return getattr(args[0], str(node.target))(*args[1:], **node.kwargs)
+        return node.target(*args, **node.kwargs)  # type: ignore[operator]
+
+    def owner(self, node: Any) -> str:
+        """The path of the module whose weight it is; of other tensors their own, and nothing for a bare layer."""
+        while node.op != "get_attr":
+            node = node.all_input_nodes[0]
+        return "" if node.target == "weight" else str(node.target).removesuffix(".weight")
+
+
+def _is_view(node: fx.Node) -> bool:
+    """A transposed weight, or a part of one: cheap, and of the weight's size."""
+    if node.target is getattr:
+        return node.args[1] in ("T", "mT", "data")
+    return node.target in ("t", "transpose", "permute", "contiguous", "detach", torch.t, torch.transpose, torch.permute)
+
+
+class _Other(Exception):
+    """A call that is no layer of torch.nn."""
+
+
+def _is_plain(fields: Any) -> bool:
+    return not any(isinstance(each, fx.Node) for each in fields.values())
+
+
+Found = tuple[Any, Callable[..., nn.Module], tuple[Any, ...], dict[str, Any]]
+
+
+def _given(layer: nn.Module, **tensors: Tensor | None) -> nn.Module:
+    """Made on the meta device, and given the tensors that there are."""
+    for name, tensor in tensors.items():
+        if name in layer._buffers:
+            layer._buffers[name] = tensor
+        else:
+            layer._parameters[name] = None if tensor is None else nn.Parameter(tensor, requires_grad=False)
+    return layer.eval()
+
+
+def _linear(input: Any, weight: Any, bias: Any = None) -> Found:
+    return input, _make_linear, (weight, bias), {}
+
+
+def _make_linear(tensors: Sequence[Tensor | None], fields: dict[str, Any]) -> nn.Module:
+    weight, bias = tensors
+    _need(weight is not None and weight.dim() == 2 and (bias is None or bias.dim() == 1))
+    assert weight is not None
+    if fields.get("transposed"):
+        weight = weight.t().contiguous()
+    outputs, inputs = weight.shape
+    _need(bias is None or bias.shape == (outputs,))
+    return _given(nn.Linear(inputs, outputs, bias is not None, device="meta"), weight=weight, bias=bias)
+
+
+def _matmul(input: Any, other: Any) -> Found:
+    return input, _make_linear, (other, None), {"transposed": True}
+
+
+def _addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Found:
+    _need(beta == 1 and alpha == 1)
+    return mat1, _make_linear, (mat2, input), {"transposed": True}
+
+
+def _conv(kind: type[nn.Module]) -> Callable[..., Found]:
+    def call(
+        input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: Any = 1
+    ) -> Found:
+        fields = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        return input, makers[kind], (weight, bias), _tuples(fields)
+
+    return call
+
+
+def _conv_transpose(kind: type[nn.Module]) -> Callable[..., Found]:
+    def call(
+        input: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: Any = 1,
+        dilation: Any = 1,
+    ) -> Found:
+        fields = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
+        return input, makers[kind], (weight, bias), _tuples(fields | {"groups": groups})
+
+    return call
+
+
+def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    """A size as a module has it: one number for each dimension."""
+    return {name: tuple(value) if isinstance(value, list | tuple) else value for name, value in fields.items()}
+
+
+def _maker(kind: type[Any]) -> Callable[..., nn.Module]:
+    def make(tensors: Sequence[Tensor | None], fields: dict[str, Any]) -> nn.Module:
+        weight, bias = tensors
+        assert weight is not None
+        fields = {
+            name: value[0] if type(value) is tuple and len(value) == 1 else value for name, value in fields.items()
+        }
+        first, second = int(weight.shape[0]), int(weight.shape[1]) * fields["groups"]
+        channels = (first, second) if kind.__name__.startswith("ConvTranspose") else (second, first)
+        layer = kind(*channels, tuple(weight.shape[2:]), bias=bias is not None, device="meta", **fields)
+        _need(tuple(layer.weight.shape) == tuple(weight.shape))
+        return _given(layer, weight=weight, bias=bias)
+
+    return make
+
+
+_CONVS = {F.conv1d: nn.Conv1d, F.conv2d: nn.Conv2d, F.conv3d: nn.Conv3d}
+_TRANSPOSED = {
+    F.conv_transpose1d: nn.ConvTranspose1d,
+    F.conv_transpose2d: nn.ConvTranspose2d,
+    F.conv_transpose3d: nn.ConvTranspose3d,
+}
+makers = {kind: _maker(kind) for kind in (*_CONVS.values(), *_TRANSPOSED.values())}
+
+
+def _batch_norm(
+    input: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: Any = False,
+    momentum: Any = 0.1,
+    eps: Any = 1e-5,
+) -> Found:
+    _need(training is False and running_mean is not None and running_var is not None)
+    return input, _make_batch_norm, (running_mean, running_var, weight, bias), {"eps": eps}
+
+
+def _make_batch_norm(tensors: Sequence[Tensor | None], fields: dict[str, Any]) -> nn.Module:
+    mean, var, weight, bias = tensors
+    assert mean is not None
+    layer = nn.BatchNorm2d(mean.numel(), fields["eps"], device="meta")
+    return _given(layer, running_mean=mean, running_var=var, weight=weight, bias=bias, num_batches_tracked=None)
+
+
+def _aten_batch_norm(
+    input: Any, weight: Any, bias: Any, mean: Any, var: Any, training: Any, momentum: Any, eps: Any, cudnn: Any
+) -> Found:
+    return _batch_norm(input, mean, var, weight, bias, training, momentum, eps)
+
+
+def _layer_norm(
+    input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5, cudnn_enable: Any = True
+) -> Found:
+    _need(weight is not None)
+    return input, _make_layer_norm, (weight, bias), {"shape": tuple(normalized_shape), "eps": eps}
+
+
+def _make_layer_norm(tensors: Sequence[Tensor | None], fields: dict[str, Any]) -> nn.Module:
+    weight, bias = tensors
+    layer = nn.LayerNorm(fields["shape"], fields["eps"], bias=bias is not None, device="meta")
+    return _given(layer, weight=weight, bias=bias)
+
+
+def _need(condition: bool) -> None:
+    if not condition:
+        raise _Other
+
+
+_CALLS: dict[Any, Callable[..., Found]] = {
+    F.linear: _linear,
+    torch.matmul: _matmul,
+    torch.mm: _matmul,
+    operator.matmul: _matmul,
+    "matmul": _matmul,
+    "mm": _matmul,
+    torch.addmm: _addmm,
+    "addmm": _addmm,
+    F.batch_norm: _batch_norm,
+    torch.batch_norm: _aten_batch_norm,
+    F.layer_norm: _layer_norm,
+    torch.layer_norm: _layer_norm,
+    **{function: _conv(kind) for function, kind in _CONVS.items()},
+    **{function: _conv_transpose(kind) for function, kind in _TRANSPOSED.items()},
+}

@@ -1,0 +1,98 @@
+"""Weights with many zeros that run dense all the same: where, and why. Nothing of the kind happens in silence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cigl.runtime.compile import operations as op
+from cigl.runtime.compile.network import Network, Unit
+from cigl.runtime.schedule import Survey
+
+MANY = 0.5  # share of zeros from which on a weight is meant to be sparse
+_LEAST = 256  # elements; nobody prunes smaller ones
+_LOOKUPS = (nn.Embedding, nn.EmbeddingBag, F.embedding, torch.embedding)  # which read rows and multiply nothing
+_KNOWN_IF_EXPORTED = (nn.Linear, nn.Conv2d, nn.MultiheadAttention)
+_EXAMPLES = "pass example_inputs, with which torch.export looks into it"
+
+
+def has_many_zeros(weight: Any) -> bool:
+    if not isinstance(weight, Tensor) or not weight.is_floating_point() or weight.dim() < 2 or weight.numel() < _LEAST:
+        return False
+    return int((weight != 0).sum()) <= (1 - MANY) * weight.numel()
+
+
+def in_torch(network: Network, replaced: Collection[str]) -> list[str]:
+    """A sentence for each reason why torch computes with such weights. ``replaced`` have kernels of their own."""
+    found = [
+        each
+        for unit in network.units
+        if isinstance(unit.operation, op.InTorch)
+        for each in _of_unit(network, unit, unit.operation.call, replaced)
+    ]
+    return sentences(found)
+
+
+def _of_unit(network: Network, unit: Unit, call: Any, replaced: Collection[str]) -> Iterator[tuple[str, str]]:
+    if isinstance(call, nn.Module):
+        yield from of_module(call, unit.name, replaced)
+    elif call not in _LOOKUPS:
+        name = getattr(call, "__name__", None) or getattr(call, "name", None) or str(call)
+        for value in unit.inputs:
+            if has_many_zeros(network.constants.get(value)):
+                yield network.paths[value], f"there is no sparse kernel for {name}"
+
+
+def of_module(module: nn.Module, path: str, replaced: Collection[str]) -> Iterator[tuple[str, str]]:
+    """The paths of such weights in a module that torch runs, each with the reason."""
+    for name, parameter in module.named_parameters():
+        full = f"{path}.{name}" if path else name
+        owner = module.get_submodule(name.rpartition(".")[0])
+        if full in replaced or isinstance(owner, _LOOKUPS[:2]) or not has_many_zeros(parameter):
+            continue
+        if isinstance(owner, _KNOWN_IF_EXPORTED):
+            yield full, f"torch.fx can't look into a {type(module).__name__}: {_EXAMPLES}"
+        else:
+            yield full, f"there is no sparse kernel for a {type(owner).__name__}"
+
+
+def without_kernel(network: Network, facts: Survey, possible: Collection[int]) -> dict[str, str]:
+    """Layers that the kernels can't compute for inputs like these: a sentence for each name."""
+    found = {}
+    for number, unit in enumerate(network.units):
+        if isinstance(unit.operation, op.Layer) and number not in possible:
+            weight = unit.operation.weight
+            known = facts.shapes[unit.inputs[0]] is not None and facts.shapes[unit.outputs[0]] is not None
+            if known and math.prod(weight.shape) >= _LEAST and weight.density <= 1 - MANY:
+                found[unit.name] = (
+                    f"{unit.name} has {1 - weight.density:.0%} zeros and runs dense: there is no sparse kernel for "
+                    f"{_described(unit.operation)} on inputs of shape {facts.shapes[unit.inputs[0]]}."
+                )
+    return found
+
+
+def _described(layer: op.Layer) -> str:
+    """Its settings that matter to the kernels."""
+    settings = [
+        f"{name} {getattr(layer, name)}"
+        for name in ("groups", "dilation")
+        if getattr(layer, name, 1) not in (1, (1, 1))
+    ]
+    return " with ".join([f"a {type(layer).__name__}", *settings[:1]]) + "".join(f", {each}" for each in settings[1:])
+
+
+def sentences(found: Iterable[tuple[str, str]]) -> list[str]:
+    """One for each reason, with the first few of its weights."""
+    reasons: dict[str, list[str]] = {}
+    for path, reason in found:
+        reasons.setdefault(reason, []).append(path)
+    return [
+        f"{', '.join(paths[:3])}{f' and {len(paths) - 3} more' if len(paths) > 3 else ''}: weights with many zeros run "
+        f"dense, because {reason}."
+        for reason, paths in reasons.items()
+    ]

@@ -6,7 +6,7 @@ What the kernels make of them is said in program/steps.py; an operation that isn
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,9 +74,24 @@ class Layer(Operation):
         return True
 
 
-def _rectified(x: Tensor, relu: bool) -> Tensor:
+# Functions of each element by their names, which are the kernels', too. With True they may overwrite their argument.
+ACTIVATIONS: dict[str, Callable[[Tensor, bool], Tensor]] = {
+    "relu": F.relu,
+    "relu6": F.relu6,
+    "sigmoid": lambda x, over: x.sigmoid_() if over else x.sigmoid(),
+    "silu": F.silu,
+    "hardsigmoid": F.hardsigmoid,
+    "hardswish": F.hardswish,
+    "tanh": lambda x, over: x.tanh_() if over else x.tanh(),
+    "mish": F.mish,
+    "gelu": lambda x, over: F.gelu(x),
+    "gelu_tanh": lambda x, over: F.gelu(x, approximate="tanh"),
+}
+
+
+def _activated(x: Tensor, name: str) -> Tensor:
     """In place: only for tensors that were made just before."""
-    return x.relu_() if relu else x
+    return ACTIVATIONS[name](x, True) if name else x
 
 
 def _plus(x: Tensor, other: Any) -> Tensor:
@@ -90,14 +105,14 @@ def _normed(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Conv(Layer):
-    """relu(conv + bias + other input). With a norm, relu(scale * sum + shift); the sum, too, where it is kept."""
+    """f(conv + bias + other input). With a norm, f(scale * sum + shift); the sum, too, where it is kept."""
 
     stride: Pair = (1, 1)
     padding: Pair = (0, 0)
     dilation: Pair = (1, 1)
     groups: int = 1
     add: bool = False
-    relu: bool = False
+    activation: str = ""
     norm: tuple[Tensor, Tensor] | None = None
     keep: bool = False
 
@@ -111,8 +126,8 @@ class Conv(Layer):
         if self.add:
             y = _plus(y, inputs[1])
         if self.norm is None:
-            return _rectified(y, self.relu)
-        normed = _normed(y, *self.norm).relu_()
+            return _activated(y, self.activation)
+        normed = _activated(_normed(y, *self.norm), self.activation)
         return (y, normed) if self.keep else normed
 
     @property
@@ -122,27 +137,31 @@ class Conv(Layer):
 
 @dataclass(frozen=True)
 class Linear(Layer):
-    """relu(W x + b), over the last dimension."""
+    """f(W x + b + other input), over the last dimension."""
 
-    relu: bool = False
+    add: bool = False
+    activation: str = ""
     matrix: bool = False  # a batch norm was folded in, which is right for (rows, features) only
 
-    def dense(self, x: Tensor) -> Tensor:
+    def dense(self, x: Tensor, *others: Any) -> Tensor:
         if self.matrix and x.dim() != 2:
             raise RuntimeError(f"a linear layer whose batch norm was folded takes (rows, features), not {x.dim()} dims")
-        return _rectified(F.linear(x, self.weight.dense(), self.weight.bias), self.relu)
+        y = F.linear(x, self.weight.dense(), self.weight.bias)
+        for other in others:
+            y = _plus(y, other)
+        return _activated(y, self.activation)
 
 
 @dataclass(frozen=True)
 class Norm(Operation):
-    """A batch norm in eval mode that could not be folded: scale * x + shift per channel."""
+    """A batch norm in eval mode that could not be folded: f(scale * x + shift) per channel."""
 
     scale: Tensor
     shift: Tensor
-    relu: bool = False
+    activation: str = ""
 
     def dense(self, x: Tensor) -> Tensor:
-        return _rectified(_normed(x, self.scale, self.shift), self.relu)
+        return _activated(_normed(x, self.scale, self.shift), self.activation)
 
 
 class BatchNorm(Operation):
@@ -150,18 +169,83 @@ class BatchNorm(Operation):
 
 
 @dataclass(frozen=True)
-class Relu(Operation):
+class Activation(Operation):
+    """A function of each element, by its name."""
+
+    name: str
+
     def dense(self, x: Tensor) -> Tensor:
-        return F.relu(x)
+        return ACTIVATIONS[self.name](x, False)
+
+
+@dataclass(frozen=True)
+class Relu(Activation):
+    """The one that training programs know, too."""
+
+    name: str = "relu"
 
 
 @dataclass(frozen=True)
 class Add(Operation):
-    relu: bool = False
+    activation: str = ""
 
     def dense(self, a: Any, b: Any) -> Any:
         total = a + b  # of anything torch or python can add: `+` is traced before its operands are known
-        return _rectified(total, self.relu) if self.relu else total
+        return _activated(total, self.activation) if self.activation else total
+
+
+@dataclass(frozen=True)
+class Multiply(Operation):
+    """f(a * b + other input); of a picture and a number per channel, too (squeeze and excitation)."""
+
+    add: bool = False
+    activation: str = ""
+
+    def dense(self, a: Any, b: Any, *others: Any) -> Any:
+        y = a * b  # of anything, as above
+        for other in others:
+            y = _plus(y, other)
+        return _activated(y, self.activation) if self.activation else y
+
+
+@dataclass(frozen=True)
+class Concat(Operation):
+    """``count`` tensors, side by side in one dimension."""
+
+    dim: int
+    count: int
+
+    def dense(self, *inputs: Tensor) -> Tensor:
+        return torch.cat(inputs, self.dim)
+
+
+@dataclass(frozen=True)
+class LayerNorm(Operation):
+    """Over the last dimension; a missing weight is one, a missing bias zero."""
+
+    features: int
+    weight: Tensor | None
+    bias: Tensor | None
+    eps: float
+
+    def dense(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, (self.features,), self.weight, self.bias, self.eps)
+
+
+@dataclass(frozen=True)
+class ChannelNorm(LayerNorm):
+    """A layer norm over the channels of each pixel."""
+
+    def dense(self, x: Tensor) -> Tensor:
+        return super().dense(x.movedim(1, -1)).movedim(-1, 1)
+
+
+@dataclass(frozen=True)
+class Softmax(Operation):
+    dim: int
+
+    def dense(self, x: Tensor) -> Tensor:
+        return F.softmax(x, self.dim)
 
 
 @dataclass(frozen=True)

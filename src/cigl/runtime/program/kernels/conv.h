@@ -1,7 +1,6 @@
 // Sparse convolution: R rows of K vectors of one output channel stay in registers while its non-zeros pass by.
 #pragma once
-#include "program.h"
-#include "vector.h"
+#include "activations.h"
 
 static const int REGISTERS = 8;   // vectors in a tile
 static const int64_t AHEAD = 2;   // output channels
@@ -29,9 +28,7 @@ static inline void finish(const Conv& c, const Vec* sums, int64_t o, int64_t y, 
 #pragma GCC unroll 8
             for (int k = 0; k < K; ++k) s[r * K + k] += load(add + r * step.add.row + k * LANES);
     }
-    if (step.relu)
-#pragma GCC unroll 16
-        for (int i = 0; i < R * K; ++i) s[i] = relu(s[i]);
+    if (step.normed.at < 0) activate<R * K>(step.activation, s);
     if (step.out.at >= 0) {
         float* out = c.arena + step.out.at + o * step.out.channel + y * step.out.row + x * LANES;
 #pragma GCC unroll 8
@@ -43,14 +40,16 @@ static inline void finish(const Conv& c, const Vec* sums, int64_t o, int64_t y, 
     }
     if (step.normed.at >= 0) {
         const Vec scale = splat(step.scale[o]), shift = splat(step.shift[o]);
+#pragma GCC unroll 16
+        for (int i = 0; i < R * K; ++i) s[i] = s[i] * scale + shift;
+        activate<R * K>(step.activation, s);
         float* out = c.arena + step.normed.at + o * step.normed.channel + y * step.normed.row + x * LANES;
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-            for (int k = 0; k < K; ++k) {
-                const Vec v = relu(s[r * K + k] * scale + shift);
-                store(out + r * step.normed.row + k * LANES, k == K - 1 && last ? keep(v, c.edge) : v);
-            }
+            for (int k = 0; k < K; ++k)
+                store(out + r * step.normed.row + k * LANES,
+                      k == K - 1 && last ? keep(s[r * K + k], c.edge) : s[r * K + k]);
     }
 }
 

@@ -66,6 +66,43 @@ def _relu(input: Any, inplace: Any = False) -> Parsed:
     return op.Relu(), [_node(input)]
 
 
+def _activation(name: str) -> Callable[..., Parsed]:
+    def parser(input: Any, inplace: Any = False) -> Parsed:
+        return op.Activation(name), [_node(input)]
+
+    return parser
+
+
+def _gelu(input: Any, approximate: Any = "none") -> Parsed:
+    _only_if(approximate in ("none", "tanh"))
+    return op.Activation("gelu" if approximate == "none" else "gelu_tanh"), [_node(input)]
+
+
+def _clamp(input: Any, min: Any = None, max: Any = None, inplace: Any = False) -> Parsed:
+    _only_if(min == 0 and max == 6)
+    return op.Activation("relu6"), [_node(input)]
+
+
+def _multiply(input: Any, other: Any) -> Parsed:
+    return op.Multiply(), [_node(input), _node(other)]
+
+
+def _concat(tensors: Any, dim: Any = 0) -> Parsed:
+    _only_if(isinstance(tensors, Sequence) and type(dim) is int and len(tensors) > 0)
+    return op.Concat(dim, len(tensors)), [_node(each) for each in tensors]
+
+
+def _softmax(input: Any, dim: Any = None, _stacklevel: Any = 3, dtype: Any = None) -> Parsed:
+    _only_if(type(dim) is int and dtype is None)
+    return op.Softmax(dim), [_node(input)]
+
+
+def _layer_norm(module: nn.LayerNorm, input: Any) -> Parsed:
+    _only_if(len(module.normalized_shape) == 1)
+    weight, bias = (None if each is None else each.detach() for each in (module.weight, module.bias))
+    return op.LayerNorm(module.normalized_shape[0], weight, bias, module.eps), [_node(input)]
+
+
 def _add(input: Any, other: Any, *, alpha: Any = 1) -> Parsed:
     _only_if(alpha == 1)
     return op.Add(), [_node(input), _node(other)]
@@ -153,6 +190,16 @@ _MODULES: dict[type[nn.Module], Callable[..., Parsed]] = {
     nn.BatchNorm1d: _norm,
     nn.BatchNorm2d: _norm,
     nn.ReLU: lambda module, input: _relu(input),
+    **{
+        kind: lambda module, input, name=name: _activation(name)(input)
+        for kind, name in {
+            nn.ReLU6: "relu6", nn.Sigmoid: "sigmoid", nn.SiLU: "silu", nn.Hardsigmoid: "hardsigmoid",
+            nn.Hardswish: "hardswish", nn.Tanh: "tanh", nn.Mish: "mish",
+        }.items()
+    },
+    nn.GELU: lambda module, input: _gelu(input, module.approximate),
+    nn.LayerNorm: _layer_norm,
+    nn.Softmax: lambda module, input: _softmax(input, module.dim),
     nn.MaxPool2d: lambda m, input: _max_pool(
         input, m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode, m.return_indices
     ),
@@ -171,6 +218,15 @@ _FUNCTIONS: dict[Any, Callable[..., Parsed]] = {
     F.relu_: _relu,
     torch.relu: _relu,
     torch.relu_: _relu,
+    **dict.fromkeys((torch.sigmoid, F.sigmoid), _activation("sigmoid")),
+    **dict.fromkeys((torch.tanh, F.tanh), _activation("tanh")),
+    **{getattr(F, name): _activation(name) for name in ("relu6", "silu", "hardsigmoid", "hardswish", "mish")},
+    F.gelu: _gelu,
+    F.hardtanh: lambda input, min_val=-1.0, max_val=1.0, inplace=False: _clamp(input, min_val, max_val),
+    torch.clamp: _clamp,
+    **dict.fromkeys((operator.mul, operator.imul, torch.mul), _multiply),
+    **dict.fromkeys((torch.cat, torch.concat), _concat),
+    **dict.fromkeys((torch.softmax, F.softmax), _softmax),
     operator.add: _add,
     operator.iadd: _add,
     torch.add: _add,
@@ -185,6 +241,11 @@ _FUNCTIONS: dict[Any, Callable[..., Parsed]] = {
 _METHODS: dict[Any, Callable[..., Parsed]] = {
     "relu": _relu,
     "relu_": _relu,
+    **dict.fromkeys(("sigmoid", "sigmoid_"), _activation("sigmoid")),
+    **dict.fromkeys(("tanh", "tanh_"), _activation("tanh")),
+    **dict.fromkeys(("clamp", "clamp_"), _clamp),
+    **dict.fromkeys(("mul", "mul_"), _multiply),
+    "softmax": _softmax,
     "add": _add,
     "add_": _add,
     "mean": _mean,

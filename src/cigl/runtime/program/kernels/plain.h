@@ -106,7 +106,8 @@ struct Rows {
 };
 
 // out = f((scale * in + shift) * third + add), where `third` may be one number per channel.
-static void elementwise(const Task& task) {
+template <int64_t ACTIVATION>
+static void elementwise_of(const Task& task) {
     const Step& step = task.step;
     float* arena = task.arena;
     const bool gated = step.third.at >= 0, added = step.add.at >= 0;
@@ -126,10 +127,16 @@ static void elementwise(const Task& task) {
             if (step.scale) v = v * scale + shift;
             if (gated) v *= broadcast ? by : load(gate + x * LANES);
             if (added) v += load(add + x * LANES);
-            activate<1>(step.activation, &v);
-            rows.put(out, x, v);
+            rows.put(out, x, activated<ACTIVATION>(v));
         }
     }
+}
+
+static void elementwise(const Task& task) {
+#define ENTRY(name) elementwise_of<name>,
+    static void (*const kernels[])(const Task&) = {ACTIVATIONS(ENTRY)};
+#undef ENTRY
+    kernels[task.step.activation](task);
 }
 
 // Every stride-th pixel into a plane of its own: a strided convolution becomes one of stride 1, for pixels in vectors.

@@ -11,12 +11,14 @@ from dataclasses import replace
 
 from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.network import Network, Unit
+from cigl.runtime.compile.pictures import as_pictures
 
 Rule = Callable[[op.Operation, op.Operation, bool], op.Operation | None]
 
 
 def fuse(network: Network) -> None:
     """Folding comes first, because it leaves nothing to do; a norm needs its activation before the layer can take both."""
+    as_pictures(network)
     for rule in (_fold, _sum, _activate, _norm_behind):
         _apply(network, rule)
 
@@ -53,6 +55,8 @@ def _fold(earlier: op.Operation, later: op.Operation, shared: bool) -> op.Operat
         return None
     if isinstance(earlier, op.Conv):
         return replace(earlier, weight=earlier.weight.folded(later.scale, later.shift))
+    if isinstance(earlier, op.ConvTranspose):
+        return earlier.folded(later.scale, later.shift)
     if isinstance(earlier, op.Linear) and later.scale.numel() == earlier.weight.shape[0]:
         return replace(earlier, weight=earlier.weight.folded(later.scale, later.shift), matrix=True)
     return None
@@ -80,4 +84,4 @@ def _norm_behind(earlier: op.Operation, later: op.Operation, shared: bool) -> op
     return replace(earlier, norm=(later.scale, later.shift), activation=later.activation, keep=shared)
 
 
-_COMPUTES = op.Conv | op.Linear | op.Norm | op.Add | op.Multiply
+_COMPUTES = op.Conv | op.ConvTranspose | op.Linear | op.Norm | op.Add | op.Multiply

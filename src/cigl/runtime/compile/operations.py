@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -133,6 +133,52 @@ class Conv(Layer):
     @property
     def plain(self) -> bool:
         return self.groups == 1 and self.dilation == (1, 1)
+
+
+@dataclass(frozen=True)
+class ConvTranspose(Layer):
+    """f(transposed convolution + bias). The weight is that of the convolution which computes, at each pixel of the
+    input, the ``stride`` by ``stride`` pixels of the output that begin there, all of them as channels."""
+
+    stride: Pair = (1, 1)
+    crop: tuple[int, int, int, int] = (0, 0, 0, 0)  # rows and columns less than that: above, below, left, right
+    activation: str = ""
+
+    @classmethod
+    def made(cls, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, output_padding: Pair) -> ConvTranspose:
+        """From what nn.ConvTranspose2d has; where nothing but the bias reaches a pixel, a TypeError."""
+        inputs, outputs, *kernel = weight.shape
+        taps = [-(-kernel[i] // stride[i]) for i in (0, 1)]
+        whole = F.pad(weight, (0, taps[1] * stride[1] - kernel[1], 0, taps[0] * stride[0] - kernel[0]))
+        parts = whole.reshape(inputs, outputs, taps[0], stride[0], taps[1], stride[1])
+        turned = parts.permute(1, 3, 5, 0, 2, 4).reshape(-1, inputs, *taps).flip(2, 3)
+        ends = [taps[i] * stride[i] - kernel[i] + padding[i] - output_padding[i] for i in (0, 1)]
+        if min(ends) < 0:
+            raise TypeError
+        repeated = None if bias is None else bias.repeat_interleave(stride[0] * stride[1])
+        return cls(Weight(turned, repeated), stride, (padding[0], ends[0], padding[1], ends[1]))
+
+    def folded(self, scale: Tensor, shift: Tensor) -> ConvTranspose:
+        """With a batch norm behind it."""
+        count = self.stride[0] * self.stride[1]
+        weight = self.weight.folded(scale.repeat_interleave(count), shift.repeat_interleave(count))
+        return replace(self, weight=weight)
+
+    @property
+    def padding(self) -> Pair:
+        return self.weight.shape[2] - 1, self.weight.shape[3] - 1
+
+    @property
+    def plain(self) -> bool:
+        return False
+
+    def dense(self, x: Tensor) -> Tensor:
+        y = F.conv2d(x, self.weight.dense(), self.weight.bias, 1, self.padding)
+        (a, b), (*images, channels, height, width) = self.stride, y.shape
+        y = y.view(*images, channels // (a * b), a, b, height, width).movedim((-4, -3), (-3, -1))
+        y = y.reshape(*images, channels // (a * b), height * a, width * b)
+        above, below, left, right = self.crop
+        return _activated(y[..., above : height * a - below, left : width * b - right].contiguous(), self.activation)
 
 
 @dataclass(frozen=True)
@@ -278,6 +324,16 @@ class Mean(Operation):
 
     def dense(self, x: Tensor) -> Tensor:
         return x.mean(self.dims, keepdim=self.keepdim)
+
+
+@dataclass(frozen=True)
+class OnLine(Operation):
+    """An operation of one dimension: that of two, on pictures of height 1."""
+
+    operation: Operation
+
+    def dense(self, x: Tensor) -> Any:
+        return self.operation.dense(x.unsqueeze(-2)).squeeze(-2)
 
 
 @dataclass(frozen=True)

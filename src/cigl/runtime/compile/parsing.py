@@ -168,6 +168,32 @@ def _conv(module: nn.Conv2d, input: Any) -> Parsed:
     return op.Conv(_weight(module), _pair(module.stride), padding, dilation, module.groups), [_node(input)]
 
 
+def _conv_transpose(module: nn.ConvTranspose2d, input: Any) -> Parsed:
+    _only_if(module.groups == 1 and _pair(module.dilation) == (1, 1) and module.padding_mode == "zeros")
+    places = [_pair(each) for each in (module.stride, module.padding, module.output_padding)]
+    return op.ConvTranspose.made(module.weight.detach(), module.bias, *places), [_node(input)]
+
+
+def _conv_line(module: nn.Conv1d, input: Any) -> Parsed:
+    """The module as a convolution of two dimensions."""
+    _only_if(module.padding_mode == "zeros")
+    (kernel,), (stride,), (dilation,) = module.kernel_size, module.stride, module.dilation
+    if module.padding == "same":
+        _only_if(kernel % 2 == 1)
+        padding = dilation * (kernel // 2)
+    else:
+        padding = 0 if module.padding == "valid" else _pair(module.padding)[0]
+    weight = Weight(module.weight[:, :, None], module.bias)
+    return op.OnLine(op.Conv(weight, (1, stride), (0, padding), (1, dilation), module.groups)), [_node(input)]
+
+
+def _pool_line(pool: Callable[..., Parsed], module: Any, **options: Any) -> Parsed:
+    """A pooling over pictures of height 1."""
+    kernel, stride, padding = (_pair(each)[0] for each in (module.kernel_size, module.stride, module.padding))
+    operation, reads = pool(kernel_size=(1, kernel), stride=(1, stride), padding=(0, padding), **options)
+    return op.OnLine(operation), reads
+
+
 def _linear(module: nn.Linear, input: Any) -> Parsed:
     return op.Linear(_weight(module)), [_node(input)]
 
@@ -186,6 +212,14 @@ def _norm(module: nn.BatchNorm1d | nn.BatchNorm2d, input: Any) -> Parsed:
 
 _MODULES: dict[type[nn.Module], Callable[..., Parsed]] = {
     nn.Conv2d: _conv,
+    nn.ConvTranspose2d: _conv_transpose,
+    nn.Conv1d: _conv_line,
+    nn.MaxPool1d: lambda m, input: _pool_line(
+        _max_pool, m, input=input, dilation=m.dilation, ceil_mode=m.ceil_mode, return_indices=m.return_indices
+    ),
+    nn.AvgPool1d: lambda m, input: _pool_line(
+        _avg_pool, m, input=input, ceil_mode=m.ceil_mode, count_include_pad=m.count_include_pad
+    ),
     nn.Linear: _linear,
     nn.BatchNorm1d: _norm,
     nn.BatchNorm2d: _norm,

@@ -53,6 +53,7 @@ class Kind(IntEnum):
     SCATTER = 22
     LAYER_NORM = 23
     SOFTMAX = 24
+    SHUFFLE = 25
 
 
 @dataclass(eq=False, frozen=True)
@@ -134,6 +135,22 @@ def _(operation: op.Conv, x: Value, *others: Value) -> list[Step]:
         step.normed, step.keep = Value(out.shape), operation.keep
         step.scale, step.shift = _per_channel(out, *operation.norm)
     return [step]
+
+
+@fits.register
+def _(operation: op.ConvTranspose, inputs: Sequence[Shape], output: Shape) -> bool:
+    return _is_image(inputs[0])
+
+
+@emit.register
+def _(operation: op.ConvTranspose, x: Value) -> list[Step]:
+    """Each pixel's part of the result as channels, which are then put in their places."""
+    weight, (a, b) = operation.weight, operation.stride
+    [step] = emit(op.Conv(weight, padding=operation.padding, activation=operation.activation), x)
+    channels, height, width = step.out.shape
+    above, below, left, right = operation.crop
+    out = Value((channels // (a * b), height * a - above - below, width * b - left - right))
+    return [step, Step(Kind.SHUFFLE, step.out, out, stride=(a, b), padding=(above, left))]
 
 
 @fits.register

@@ -1,4 +1,4 @@
-// What needs all channels of a pixel, or all features of a row: layer norm and softmax. Vectors hold other pixels or
+// What needs several channels of a pixel, or all features of a row: layer norm, softmax, pixels made from channels. Vectors hold other pixels or
 // images, so that nothing is summed across a vector.
 #pragma once
 #include "plain.h"
@@ -95,6 +95,31 @@ static void over_channels(const Task& task) {
     }
 }
 
+// The reverse of SPLIT: channel (c * stride[0] + a) * stride[1] + b holds the pixels (y * stride[0] + a,
+// x * stride[1] + b) of channel c, counted from the padding's corner.
+static void shuffle(const Task& task) {
+    const Step& step = task.step;
+    float* arena = task.arena;
+    const int64_t lanes = task.program.lanes, a = step.stride[0], b = step.stride[1];
+    const Share share(step.out.channels * step.out.height, task.worker, task.workers);
+    for (int64_t i = share.begin; i < share.end; ++i) {
+        const int64_t c = i / step.out.height, y = i % step.out.height, from_y = y + step.padding[0];
+        float* out = at(arena, step.out, c, y);
+        for (int64_t phase = 0; phase < b; ++phase) {
+            const float* in = at(arena, step.in, (c * a + from_y % a) * b + phase, from_y / a);
+            const int64_t first = (phase - step.padding[1] % b + b) % b;  // the first pixel of this phase
+            for (int64_t x = first; x < step.out.width; x += b) {
+                const float* from = in + (x + step.padding[1]) / b * lanes;
+                if (lanes == 1)
+                    out[x] = *from;
+                else
+                    store(out + x * LANES, load(from));
+            }
+        }
+    }
+}
+
 #define CHANNEL_KINDS(KIND) \
     KIND(LAYER_NORM, over_channels<LayerNorm>) \
-    KIND(SOFTMAX, over_channels<Softmax>)
+    KIND(SOFTMAX, over_channels<Softmax>) \
+    KIND(SHUFFLE, shuffle)

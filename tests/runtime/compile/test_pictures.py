@@ -71,7 +71,8 @@ class Block(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "turn", [lambda x: x.permute(0, 2, 3, 1), lambda x: torch.permute(x, (0, 2, 3, 1)), lambda x: x.permute(0, -2, -1, 1)]
+    "turn",
+    [lambda x: x.permute(0, 2, 3, 1), lambda x: torch.permute(x, (0, 2, 3, 1)), lambda x: x.permute(0, -2, -1, 1)],
 )
 def test_a_convnext_is_one_stretch(turn):
     net = nn.Sequential(nn.Conv2d(3, 6, 2, 2), Block(6, turn), Block(6, turn))

@@ -89,7 +89,9 @@ def test_convolutions_are_those_of_torch(data, window, images, inputs, outputs, 
         skip, scale, shift = torch.randn_like(expected), torch.randn(outputs), torch.randn(outputs)
         add = program.input(*skip.shape[1:])
         [ended] = program.record(replace(plain, activation="relu", add=True), value, add)
-        summed, normed = program.record(replace(plain, norm=(scale, shift), add=True, activation="relu", keep=True), value, add)
+        summed, normed = program.record(
+            replace(plain, norm=(scale, shift), add=True, activation="relu", keep=True), value, add
+        )
         kept = data.draw(st.booleans())
         *_, only = program.record(replace(plain, norm=(scale, shift), activation="relu", keep=kept), value)
         results = run(program, ended, summed, normed, only, x, skip)
@@ -152,8 +154,16 @@ def test_elementwise_operations_are_those_of_torch(images, shape, isa):
         x, y = program.input(*shape), program.input(*shape)
         results = run(
             program,
-            *(*program.record(op.Add(), x, y), *program.record(op.Add(activation="relu"), x, y), *program.record(op.Relu(), x)),
-            *(*program.record(op.Norm(scale, shift), x), *program.record(op.Norm(scale, shift, activation="relu"), x), y),
+            *(
+                *program.record(op.Add(), x, y),
+                *program.record(op.Add(activation="relu"), x, y),
+                *program.record(op.Relu(), x),
+            ),
+            *(
+                *program.record(op.Norm(scale, shift), x),
+                *program.record(op.Norm(scale, shift, activation="relu"), x),
+                y,
+            ),
             *(a, b),
         )
     normed = a * scale.view(-1, *[1] * (len(shape) - 1)) + shift.view(-1, *[1] * (len(shape) - 1))

@@ -18,9 +18,7 @@ from cigl.runtime.program.program import Program
 ISAS = [name for name in library.ISAS if library.available() and library.lanes(name)]
 batches, isas, threads = st.sampled_from([1, 2, 8, 9, 17]), st.sampled_from(ISAS), st.integers(1, 2)
 activations = st.sampled_from(["", *op.ACTIVATIONS])
-shapes = st.one_of(
-    st.tuples(st.integers(1, 40)), st.tuples(st.integers(1, 12), st.integers(1, 9), st.integers(1, 20))
-)
+shapes = st.one_of(st.tuples(st.integers(1, 40)), st.tuples(st.integers(1, 12), st.integers(1, 9), st.integers(1, 20)))
 
 
 def sparse(*shape: int, density: float = 0.3) -> Tensor:

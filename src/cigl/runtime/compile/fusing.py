@@ -1,4 +1,4 @@
-"""Fewer, larger units: batch norm folded into weights; sum, activation and a second batch norm done by the layer before.
+"""Fewer, larger units: batch norm folded into weights; sums, activations and second norms done by the layer before.
 
 All of it holds for every input shape: where a fused unit doesn't fit the kernels, torch computes the same.
 """
@@ -17,7 +17,7 @@ Rule = Callable[[op.Operation, op.Operation, bool], op.Operation | None]
 
 
 def fuse(network: Network) -> None:
-    """Folding comes first, because it leaves nothing to do; a norm needs its activation before the layer can take both."""
+    """Folding comes first, because it leaves nothing to do; a norm needs its activation before a layer takes both."""
     as_pictures(network)
     for rule in (_fold, _sum, _activate, _norm_behind):
         _apply(network, rule)

@@ -145,7 +145,9 @@ class ConvTranspose(Layer):
     activation: str = ""
 
     @classmethod
-    def made(cls, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, output_padding: Pair) -> ConvTranspose:
+    def made(
+        cls, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, output_padding: Pair
+    ) -> ConvTranspose:
         """From what nn.ConvTranspose2d has; where nothing but the bias reaches a pixel, a TypeError."""
         inputs, outputs, *kernel = weight.shape
         taps = [-(-kernel[i] // stride[i]) for i in (0, 1)]

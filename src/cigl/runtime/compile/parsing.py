@@ -227,8 +227,13 @@ _MODULES: dict[type[nn.Module], Callable[..., Parsed]] = {
     **{
         kind: lambda module, input, name=name: _activation(name)(input)
         for kind, name in {
-            nn.ReLU6: "relu6", nn.Sigmoid: "sigmoid", nn.SiLU: "silu", nn.Hardsigmoid: "hardsigmoid",
-            nn.Hardswish: "hardswish", nn.Tanh: "tanh", nn.Mish: "mish",
+            nn.ReLU6: "relu6",
+            nn.Sigmoid: "sigmoid",
+            nn.SiLU: "silu",
+            nn.Hardsigmoid: "hardsigmoid",
+            nn.Hardswish: "hardswish",
+            nn.Tanh: "tanh",
+            nn.Mish: "mish",
         }.items()
     },
     nn.GELU: lambda module, input: _gelu(input, module.approximate),

@@ -41,7 +41,8 @@ class _Pictures:
             self._walk(replace(unit, inputs=tuple(self._same.get(value, value) for value in unit.inputs)))
         network.units = self._units
         network.output = map_aggregate(
-            network.output, lambda leaf: op.Hole(self._same.get(leaf.number, leaf.number)) if type(leaf) is op.Hole else leaf
+            network.output,
+            lambda leaf: op.Hole(self._same.get(leaf.number, leaf.number)) if type(leaf) is op.Hole else leaf,
         )
         network.prune()
 
@@ -118,7 +119,12 @@ def _for_pictures(operation: op.Operation, form: Form, constants: list[Tensor]) 
 def _with_constant(operation: op.Operation, constants: list[Tensor]) -> op.Operation | None:
     """A product or sum with one number per channel."""
     constant = constants[0]
-    if len(constants) != 1 or not isinstance(constant, Tensor) or constant.dim() != 1 or not constant.is_floating_point():
+    if (
+        len(constants) != 1
+        or not isinstance(constant, Tensor)
+        or constant.dim() != 1
+        or not constant.is_floating_point()
+    ):
         return None
     if isinstance(operation, op.Multiply):
         return op.Norm(constant.detach(), torch.zeros_like(constant))

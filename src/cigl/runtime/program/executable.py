@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,6 +22,9 @@ from cigl.runtime.program.sharing import Home, homes
 from cigl.runtime.program.steps import Kind, Step, Value
 
 _NOWHERE = View(-1, 0, 0, 0, 0, 0)
+# Vector operations below which a second thread costs more than it brings: of a step, if threads share each and wait
+# for each other after it; of a whole program, if each thread has images of its own.
+_STEP, _PROGRAM = 10_000, 100_000
 _NUMBERS = {name: number for number, name in enumerate(("", *ACTIVATIONS))}
 
 
@@ -48,6 +52,7 @@ class Executable:
         reach = max((_extent(step, step.packed)[1] + step.stride[1] for step in steps if step.packed), default=0)
         arena = up(self._arena.size + 4 * self._layout.width + reach, 16)  # vectors may reach past the last row's end
         blocks = -(-images // self._layout.block)
+        threads = threads if self._is_worth_threads(steps, images, blocks >= threads) else 1
         self.floats = arena * (threads if blocks >= threads else 1)
         count = len(self._structs)
         self._array = (StepStruct * count)(*self._structs)
@@ -70,6 +75,11 @@ class Executable:
         library.get().cigl_run(self._isa.encode(), program, arena.data_ptr(), sources, targets, seconds)
         return list(seconds or [])
 
+    def _is_worth_threads(self, steps: Sequence[Step], images: int, apart: bool) -> bool:
+        """Whether threads gain more than they lose by waiting, for whole images or for each step of them."""
+        work = images * sum(map(_work, steps)) / self._layout.width
+        return work >= (_PROGRAM if apart else _STEP * len(steps))
+
     def _home(self, value: Value) -> Home:
         return self._homes.get(value, Home(value, 0))
 
@@ -83,8 +93,13 @@ class Executable:
         return wanted
 
     def _splits(self, step: Step) -> bool:
-        """Whether a strided convolution needs its input's pixels sorted: with pixels in a vector, it can't skip any."""
-        return self._layout.lanes == 1 and step.kind == Kind.CONV and step.stride != (1, 1) and not self._is_dot(step)
+        """Whether a strided convolution needs its input's pixels sorted: with pixels in a vector, it can't skip any.
+
+        A depthwise one skips every second by itself, as it reads each pixel but a few times.
+        """
+        strided = self._layout.lanes == 1 and step.kind == Kind.CONV and step.stride != (1, 1)
+        depthwise = step.groups == step.x.shape[0] and step.stride[1] <= 2
+        return strided and not depthwise and not self._is_dot(step)
 
     def _is_dot(self, step: Step) -> bool:
         """Whether a layer has a single image and pixel as its result: no vector could hold more than one number."""
@@ -190,6 +205,7 @@ class Executable:
             raise CiglError(f"an input of shape {step.x.shape} is too large for the sparse kernels: run it dense.")
         self._packed.append(packed)
         return {
+            "groups": step.groups,
             "blocks": packed.blocks,
             "rows": packed.rows.ctypes.data,
             "offsets": self._own(offsets.astype(np.int32)),
@@ -227,6 +243,12 @@ def _vectors(images: int, shapes: Sequence[tuple[int, ...]]) -> tuple[str, Layou
     if isa == "avx512" and layout.lanes == 1 and not library.forced():
         return "avx2", Layout.choose(images, library.lanes("avx2"), shapes)
     return isa, layout
+
+
+def _work(step: Step) -> int:
+    """Multiply-adds per image, or numbers written."""
+    size = math.prod(step.out.shape)
+    return size if step.packed is None else len(step.packed.values) * size // step.packed.outputs
 
 
 def _extent(step: Step, packed: Packed) -> Pair:

@@ -38,7 +38,7 @@ class StepStruct(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("kind", "activation")),
         *((name, View) for name in ("in_", "add", "out", "normed")),
         *((name, _Pair) for name in ("kernel", "stride", "padding")),
-        *((name, ctypes.c_int64) for name in ("count_padding", "blocks")),
+        *((name, ctypes.c_int64) for name in ("count_padding", "groups", "blocks")),
         *((name, ctypes.c_void_p) for name in ("rows", "offsets", "values", "bias", "scale", "shift")),
         ("eps", ctypes.c_double),
         ("third", View),

@@ -26,10 +26,10 @@ def homes(steps: Sequence[Step], rows_are_columns: bool) -> dict[Value, Home]:
     for step in reversed(steps):
         if not step.parts:
             continue
-        if step.out not in found and (first := found.get(step.parts[0])):
-            if all(found.get(part) == home for part, home in _placed(step, first)):
-                found[step.out] = first
-                continue
+        first = None if step.out in found else found.get(step.parts[0])
+        if first is not None and all(found.get(part) == home for part, home in _placed(step, first)):
+            found[step.out] = first
+            continue
         for part, home in _placed(step, found.get(step.out, Home(step.out, 0))):
             if part not in found and part.shape[1:] == home.whole.shape[1:]:
                 found[part] = home

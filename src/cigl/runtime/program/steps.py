@@ -26,7 +26,7 @@ Shape = tuple[int, ...] | None  # of a float32 tensor with values; None for anyt
 
 
 class Kind(IntEnum):
-    """The kernels, in the order of the lists at the end of kernels/conv.h, plain.h, training.h, gradients.h, channels.h."""
+    """The kernels, in the order of the lists at the end of conv.h, plain.h, training.h, gradients.h and channels.h."""
 
     CONV = 0
     LOAD = 1

@@ -35,6 +35,7 @@ struct Step {
     View in, add, out, normed;
     int64_t kernel[2], stride[2], padding[2];
     int64_t count_padding;             // AVG_POOL: divide by the whole kernel, not by what lies inside
+    int64_t groups;                    // CONV: of channels
     int64_t blocks;                    // CONV: blocks of input channels that the weights are sorted by
     const int32_t* rows;               // where each (block, output channel) starts in offsets and values
     const int32_t* offsets;            // of the input float each non-zero multiplies, from the output's first pixel
@@ -82,6 +83,7 @@ constexpr Field FIELDS[] = {
     FIELD(Norm, weight_gradient), FIELD(Norm, bias_gradient),
     WHOLE(Step), FIELD(Step, kind), FIELD(Step, activation), FIELD(Step, in), FIELD(Step, add), FIELD(Step, out),
     FIELD(Step, normed), FIELD(Step, kernel), FIELD(Step, stride), FIELD(Step, padding), FIELD(Step, count_padding),
+    FIELD(Step, groups),
     FIELD(Step, blocks), FIELD(Step, rows), FIELD(Step, offsets), FIELD(Step, values), FIELD(Step, bias),
     FIELD(Step, scale), FIELD(Step, shift), FIELD(Step, eps), FIELD(Step, third), FIELD(Step, scale2), FIELD(Step, shift2),
     FIELD(Step, mean), FIELD(Step, mean2), FIELD(Step, sums), FIELD(Step, target), FIELD(Step, places),

@@ -8,6 +8,7 @@ the pictures themselves: a linear layer is a convolution with a kernel of 1.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,11 +41,11 @@ class _Pictures:
         for unit in network.units:
             self._walk(replace(unit, inputs=tuple(self._same.get(value, value) for value in unit.inputs)))
         network.units = self._units
-        network.output = map_aggregate(
-            network.output,
-            lambda leaf: op.Hole(self._same.get(leaf.number, leaf.number)) if type(leaf) is op.Hole else leaf,
-        )
+        network.output = map_aggregate(network.output, self._renamed)
         network.prune()
+
+    def _renamed(self, leaf: Any) -> Any:
+        return op.Hole(self._same.get(leaf.number, leaf.number)) if isinstance(leaf, op.Hole) else leaf
 
     def _walk(self, unit: Unit) -> None:
         operation, value = unit.operation, unit.inputs[0] if unit.inputs else -1

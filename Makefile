@@ -44,6 +44,7 @@ bench: $(INSTALLED)  ## what sparse training and calibration reports cost, and h
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/data_cost.py
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/study_cost.py
 	$(BIN)/python -W ignore benchmarks/runtime_speed.py
+	$(BIN)/python -W ignore benchmarks/conv_networks.py
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/training_speed.py --profile
 
 compatibility: $(INSTALLED)  ## write docs/compatibility.md from the cases that the tests run

@@ -1,6 +1,7 @@
 """How fast sparse networks run: our engine against torch and ONNX Runtime, which gain nothing from zeros.
 
-All engines run in turns in one process; medians. Weights are ERK-sparse at random, batch norms have random statistics.
+All engines run in turns, each in a process of its own; medians. Weights are ERK-sparse at random, batch norms have
+random statistics.
 The floors are what issue 7 asks for against ONNX Runtime on one thread (within a tenth counts).
 
 python benchmarks/runtime_speed.py [--quick] [--case NAME ...] [--threads 1 2] [--seconds 4]
@@ -10,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import copy
+import json
 import os
+import sys
 import tempfile
 import time
 import warnings
@@ -18,10 +21,12 @@ import warnings
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # idle threads must not take the core from the engine measured
 
 import torch
+from engines import Call, in_turns, serve
 from torch import Tensor, nn
 
 import cigl
-from cigl.runtime.bench import RIVALS, Call, bench, in_torch
+from cigl.runtime.bench import RIVALS, in_torch, multiply_adds
+from cigl.runtime.program import library
 
 CASES = {
     "mlp": ("mlp-1000-1000", (784,), 10, 64, (3.8, 7, 20)),
@@ -71,21 +76,41 @@ def in_csr(model: nn.Module, x: Tensor, threads: int) -> Call:
     return call
 
 
-def measure(case: str, sparsity: float, threads: int, seconds: float, dense_too: bool) -> dict:
+ENGINES = {**RIVALS, "csr": in_csr, "channels_last": in_channels_last}
+
+
+def serve_engine(engine: str, case: str, sparsity: float, threads: int) -> None:
     name, shape, classes, batch, _ = CASES[case]
-    model = model_of(name, classes, shape, sparsity)
-    x = torch.randn(batch, *shape)
-    rivals = {"torch": RIVALS["torch"]}
-    if dense_too:
-        rivals |= {"csr": in_csr} if len(shape) == 1 else {"channels_last": in_channels_last}
-        rivals["onnxruntime"] = RIVALS["onnxruntime"]
     torch.set_num_threads(threads)
+    model, x = model_of(name, classes, shape, sparsity), torch.randn(batch, *shape)
+    if engine != "cigl":
+        serve(ENGINES[engine](model, x, threads), {})
+        return
     fast = cigl.sparse_inference(model)
-    with torch.no_grad():
+    with torch.inference_mode():
         expected = model(x)
-    error = float((fast(x) - expected).abs().max() / expected.abs().max())
+        error = float((fast(x) - expected).abs().max() / expected.abs().max())
+    [entry] = fast.plan()["shapes"]
+    facts = {
+        "error": error,
+        "operations": 2 * multiply_adds(entry),
+        "peak": library.fma_peak(),
+        "memory": fast.bytes / sum(parameter.nbytes for parameter in model.parameters()),
+        "sparse": sum(row["runs"] == "sparse" for row in entry["units"]),
+        "units": len(entry["units"]),
+    }
+    serve(in_torch(fast, x, threads), facts)
+
+
+def measure(case: str, sparsity: float, threads: int, seconds: float, dense_too: bool) -> dict:
+    """Per engine the seconds of a call, and the facts of ours."""
+    engines = ["cigl", "torch"]
+    if dense_too:
+        engines += ["csr" if len(CASES[case][1]) == 1 else "channels_last", "onnxruntime"]
+    found = in_turns(__file__, engines, {"case": case, "sparsity": sparsity, "threads": threads}, seconds)
+    error = found["cigl"]["error"]
     assert error <= 1e-4, f"{case}: the outputs differ by {error:.1e}"
-    return bench(model, fast, x, rivals, threads=threads, seconds=seconds)
+    return found
 
 
 def show_sparse(case: str, threads: int, sparsities: tuple[float, ...], seconds: float) -> None:
@@ -94,14 +119,16 @@ def show_sparse(case: str, threads: int, sparsities: tuple[float, ...], seconds:
         if sparsity not in sparsities:
             continue
         found = measure(case, sparsity, threads, seconds, dense_too=True)
-        times = "  ".join(f"{engine} {ms:.2f}" for engine, ms in found["milliseconds"].items())
-        ratio = found["ratios"].get("onnxruntime", float("nan"))
+        times = "  ".join(f"{engine} {1000 * each['seconds']:.2f}" for engine, each in found.items())
+        ours = found["cigl"]
+        ratio = found["onnxruntime"]["seconds"] / ours["seconds"] if "onnxruntime" in found else float("nan")
+        speed = ours["operations"] / ours["seconds"]
         print(
             f"{name} {'x'.join(map(str, shape))} batch {batch}, {threads} thread{'s' * (threads > 1)}, {sparsity:.0%}: "
             f"{ratio:.2f} x onnxruntime" + (f" (floor {floor})" if threads == 1 else "") + f" | ms: {times} | "
-            f"{found['gflops_on_nonzeros']:.1f} GFLOP/s on non-zeros, {found['share_of_peak']:.0%} of the peak "
-            f"{found['peak_gflops']:.0f} | memory {found['bytes'] / found['dense_bytes']:.2f} of the dense weights | "
-            f"{found['sparse_units']} of {found['units']} units sparse",
+            f"{speed / 1e9:.1f} GFLOP/s on non-zeros, {speed / ours['peak'] / threads:.0%} of the peak "
+            f"{ours['peak'] / 1e9:.0f} | memory {ours['memory']:.2f} of the dense weights | "
+            f"{ours['sparse']} of {ours['units']} units sparse",
             flush=True,
         )
 
@@ -110,10 +137,11 @@ def show_nearly_dense(case: str, threads: int, seconds: float) -> None:
     name, shape, _, batch, _ = CASES[case]
     for sparsity in NEARLY_DENSE:
         found = measure(case, sparsity, threads, seconds, dense_too=False)
-        slower = 1 / found["ratios"]["torch"]
+        ours = found["cigl"]
+        slower = ours["seconds"] / found["torch"]["seconds"]
         print(
             f"{name} {'x'.join(map(str, shape))} batch {batch}, {threads} thread{'s' * (threads > 1)}, {sparsity:.0%}: "
-            f"{slower:.2f} of torch's time (at most 1.1), {found['sparse_units']} of {found['units']} units sparse",
+            f"{slower:.2f} of torch's time (at most 1.1), {ours['sparse']} of {ours['units']} units sparse",
             flush=True,
         )
 
@@ -154,4 +182,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    main()
+    if sys.argv[1:2] == ["--serve"]:
+        serve_engine(sys.argv[2], **json.loads(sys.argv[3]))
+    else:
+        main()

@@ -71,6 +71,15 @@ class Drawn(nn.Module):
                 layer, width = nn.Conv2d(width, out, kernel, stride, padding, bias=bias), out
             elif kind == "residual":
                 layer = nn.Conv2d(width, width, 3, 1, 1, bias=rest[0])
+            elif kind == "depthwise":
+                layer = nn.Conv2d(width, 2 * width, 3, *rest, groups=width)
+                width *= 2
+            elif kind == "excite":
+                layer = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(width, width, 1), rest[0])
+            elif kind == "concat":
+                layer, width = nn.Conv2d(width, 2, 1), width + 2
+            elif kind == "act":
+                layer = rest[0]
             elif kind == "norm":
                 layer = nn.BatchNorm2d(width, affine=rest[0])
             elif kind == "max":
@@ -90,6 +99,10 @@ class Drawn(nn.Module):
                 x = x.relu_()
             elif kind == "residual":
                 x = layer(x) + x
+            elif kind == "excite":
+                x = x * layer(x)
+            elif kind == "concat":
+                x = torch.cat([layer(x), x], 1)
             elif kind == "twice":  # a sum of two branches that share their input
                 x = x + before if x.shape == before.shape else torch.tanh(x)
             elif kind == "tanh":
@@ -108,6 +121,10 @@ _STEPS = st.one_of(
     ),
     st.tuples(st.sampled_from(["residual", "norm", "average"]), st.booleans()),
     st.tuples(st.just("max"), st.sampled_from([1, 2])),
+    st.tuples(st.just("depthwise"), st.sampled_from([1, 2]), st.sampled_from([1, 2]), st.sampled_from([1, 2])),
+    st.tuples(st.just("excite"), st.sampled_from([nn.Sigmoid(), nn.Hardsigmoid()])),
+    st.tuples(st.just("concat")),
+    st.tuples(st.just("act"), st.sampled_from([nn.SiLU(), nn.GELU(), nn.Hardswish(), nn.ReLU6(inplace=True)])),
     st.tuples(st.sampled_from(["relu", "relu_", "tanh", "remember"])),
 )  # fmt: skip
 

@@ -13,8 +13,31 @@ class Value:
         self.shape = tuple(shape)
 
 
-def _rectified(y, relu):
-    return y.relu() if relu else y
+FUNCTIONS = {
+    "": lambda x: x,
+    "relu": torch.relu,
+    "relu6": lambda x: x.clamp(0, 6),
+    "sigmoid": torch.sigmoid,
+    "silu": lambda x: x * x.sigmoid(),
+    "hardsigmoid": lambda x: (x + 3).clamp(0, 6) / 6,
+    "hardswish": lambda x: x * (x + 3).clamp(0, 6) / 6,
+    "tanh": torch.tanh,
+    "mish": lambda x: x * F.softplus(x).tanh(),
+    "gelu": lambda x: 0.5 * x * (1 + torch.erf(x / 2**0.5)),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3))),
+}
+
+
+def _activated(operation, y):
+    return [FUNCTIONS[operation.activation](y)]
+
+
+def _plus(operation, y, others):
+    assert len(others) == operation.add
+    for other in others:
+        assert other.shape == y.shape
+        y = y + other
+    return y
 
 
 def _per_channel(x, scale, shift):
@@ -26,36 +49,51 @@ def _per_channel(x, scale, shift):
 
 
 def conv(operation, x, *others):
-    assert operation.groups == 1
-    assert operation.dilation == (1, 1)
-    assert len(others) == operation.add
-    y = F.conv2d(x, operation.weight.dense(), operation.weight.bias, operation.stride, operation.padding)
-    for other in others:
-        assert other.shape == y.shape
-        y = y + other
+    places = operation.stride, operation.padding, operation.dilation, operation.groups
+    y = _plus(operation, F.conv2d(x, operation.weight.dense(), operation.weight.bias, *places), others)
     if operation.norm is None:
-        return [_rectified(y, operation.relu)]
-    assert not operation.relu
-    normed = _per_channel(y, *operation.norm).relu()
-    return [y, normed] if operation.keep else [normed]
+        return _activated(operation, y)
+    normed = _activated(operation, _per_channel(y, *operation.norm))
+    return [y, *normed] if operation.keep else normed
 
 
-def linear(operation, x):
+def linear(operation, x, *others):
     assert x.dim() == 2
-    return [_rectified(F.linear(x, operation.weight.dense(), operation.weight.bias), operation.relu)]
+    return _activated(operation, _plus(operation, F.linear(x, operation.weight.dense(), operation.weight.bias), others))
 
 
 def norm(operation, x):
-    return [_rectified(_per_channel(x, operation.scale, operation.shift), operation.relu)]
+    return _activated(operation, _per_channel(x, operation.scale, operation.shift))
 
 
-def relu(operation, x):
-    return [x.relu()]
+def activation(operation, x):
+    return [FUNCTIONS[operation.name](x)]
 
 
 def add(operation, a, b):
     assert a.shape == b.shape
-    return [_rectified(a + b, operation.relu)]
+    return _activated(operation, a + b)
+
+
+def multiply(operation, a, b, *others):
+    return _activated(operation, _plus(operation, a * b, others))
+
+
+def concat(operation, *inputs):
+    assert len(inputs) == operation.count
+    return [torch.cat(inputs, 1)]
+
+
+def layernorm(operation, x):
+    apart = x - x.mean(1, keepdim=True)
+    y = apart / (apart.square().mean(1, keepdim=True) + operation.eps).sqrt()
+    size = (-1, *[1] * (x.dim() - 2))
+    y = y if operation.weight is None else y * operation.weight.view(size)
+    return [y if operation.bias is None else y + operation.bias.view(size)]
+
+
+def softmax(operation, x):
+    return [x.softmax(1)]
 
 
 def maxpool(operation, x):
@@ -76,7 +114,12 @@ def intorch(operation, x):
     return [x.flatten(1)]
 
 
-OPERATIONS = {each.__name__: each for each in (conv, linear, norm, relu, add, maxpool, avgpool, mean, intorch)}
+OPERATIONS = {
+    each.__name__: each
+    for each in (
+        conv, linear, norm, activation, add, multiply, concat, layernorm, softmax, maxpool, avgpool, mean, intorch
+    )
+} | {"relu": activation, "channelnorm": layernorm}  # fmt: skip
 
 
 class Program:

@@ -127,8 +127,8 @@ def test_pooling(pool, kind):
         (nn.Conv2d(4, 6, (1, 5), padding="same"), True),
         (nn.Conv2d(4, 6, 3, padding="valid"), True),
         (nn.Conv2d(4, 6, 2, padding="same"), False),
-        (nn.Conv2d(4, 6, 3, dilation=2), False),
-        (nn.Conv2d(4, 6, 3, groups=2), False),
+        (nn.Conv2d(4, 6, 3, dilation=2), True),
+        (nn.Conv2d(4, 6, 3, groups=2), True),
         (nn.Conv2d(4, 6, 3, padding=1, padding_mode="reflect"), False),
     ],
 )
@@ -149,14 +149,14 @@ def test_pre_activation_keeps_the_sum_only_where_it_is_read_again():
     units = network_of(cigl.models.build("wrn-10-1", 10, (3, 8, 8))).units
     convs = [unit.operation for unit in units if type(unit.operation).__name__ == "Conv"]
     assert [conv.keep for conv in convs if conv.norm is not None] == [True, False, False, False]
-    assert all(conv.relu or conv.norm is not None or not conv.add for conv in convs)
+    assert all(conv.activation or conv.norm is not None or not conv.add for conv in convs)
 
 
 def test_a_batch_norm_that_others_look_behind_is_not_folded():
     model = Calls(
         lambda self, x: (y := self.conv(x)) * 2 + self.norm(y), conv=nn.Conv2d(3, 4, 3), norm=nn.BatchNorm2d(4)
     )
-    check(model, torch.randn(2, 3, 6, 6), sparsely=["Conv", "Norm", "Add"])
+    check(model, torch.randn(2, 3, 6, 6), sparsely=["Conv", "Add"])  # the layer writes both
 
 
 def test_batch_norm_without_statistics_stays_in_torch():
@@ -193,7 +193,7 @@ def test_buffers_and_numbers_in_sums():
 
 
 def test_a_module_that_is_called_twice_is_packed_once():
-    model = Calls(lambda self, x: self.a(torch.tanh(self.a(x))), a=nn.Linear(4, 4))
+    model = Calls(lambda self, x: self.a(torch.sin(self.a(x))), a=nn.Linear(4, 4))
     check(model, torch.randn(2, 4), sparsely=["Linear", "Linear"])
     first, _, second = network_of(model).units
     assert first.operation.weight is second.operation.weight
@@ -242,7 +242,7 @@ def test_changes_in_place_reach_all_later_readers():
 def test_what_was_changed_in_place_is_read_as_changed(relu):
     model = Calls(lambda self, x: self.relu6(relu(self, y := self.conv(x))) + y, conv=nn.Conv2d(3, 3, 1),
                   relu=nn.ReLU(inplace=True), relu6=nn.ReLU6())  # fmt: skip
-    check(model, torch.randn(2, 3, 4, 4), sparsely=["Conv", "Add"])
+    check(model, torch.randn(2, 3, 4, 4), sparsely=["Conv", "Activation", "Add"])
 
 
 def test_other_names_of_a_sum_in_place_see_it():
@@ -327,14 +327,72 @@ def test_hooks_and_a_forward_of_the_models_own_are_heard():
 def test_other_operations_run_between_stretches():
     model = nn.Sequential(
         nn.Conv2d(3, 4, 3),
-        nn.GELU(),
+        nn.Softplus(),
         nn.Conv2d(4, 4, 3),
         nn.Flatten(),
-        nn.LayerNorm(64),
+        nn.LogSoftmax(1),
         nn.Linear(64, 3),
-        nn.Softmax(1),
     )
     check(model, torch.randn(2, 3, 8, 8), sparsely=["Conv", "Conv", "InTorch", "Linear"])
+
+
+@pytest.mark.parametrize(
+    ("act", "name"),
+    [
+        *((nn.ReLU6(), "relu6"), (nn.SiLU(True), "silu"), (nn.GELU(), "gelu"), (nn.GELU("tanh"), "gelu_tanh")),
+        *((nn.Hardswish(True), "hardswish"), (nn.Hardsigmoid(), "hardsigmoid"), (nn.Sigmoid(), "sigmoid")),
+        *((nn.Tanh(), "tanh"), (nn.Mish(), "mish")),
+        *((F.relu6, "relu6"), (F.silu, "silu"), (F.hardswish, "hardswish"), (F.hardsigmoid, "hardsigmoid")),
+        (F.gelu, "gelu"),
+        (lambda x: F.gelu(x, approximate="tanh"), "gelu_tanh"),
+        *((torch.sigmoid, "sigmoid"), (lambda x: x.sigmoid_(), "sigmoid"), (torch.tanh, "tanh")),
+        *((lambda x: x.clamp(0, 6), "relu6"), (lambda x: F.hardtanh(x, 0.0, 6.0), "relu6")),
+        *((lambda x: x.clamp(0, 5), None), (lambda x: x.clamp(min=0), None), (F.hardtanh, None)),
+    ],
+)
+def test_every_way_to_say_an_activation(act, name):
+    layers = {"act": act} if isinstance(act, nn.Module) else {}
+    model = Calls(lambda self, x: (self.act if layers else act)(self.conv(x)), conv=nn.Conv2d(3, 4, 3), **layers)
+    check(model, 4 * torch.randn(2, 3, 6, 6))
+    units = network_of(model).units
+    assert units[0].operation.activation == (name or "")
+    assert len(units) == (1 if name else 2)
+
+
+def test_squeeze_and_excitation_with_its_sum():
+    def forward(self, x):
+        y = self.conv(x)
+        return F.relu(y * self.up(F.silu(self.down(y.mean((2, 3), keepdim=True)))).sigmoid() + x)
+
+    model = Calls(forward, conv=nn.Conv2d(6, 6, 3, padding=1, groups=6), down=nn.Conv2d(6, 2, 1), up=nn.Conv2d(2, 6, 1))
+    check(model, torch.randn(2, 6, 5, 7), sparsely=["Conv", "Mean", "Conv", "Conv", "Multiply"])
+
+
+def test_concatenations():
+    def forward(self, x):
+        a = self.a(x)
+        return self.b(torch.cat([x, a, x.flip(0)], 1)).amax() * torch.cat((a, a[:, :1]), dim=1)
+
+    model = Calls(forward, a=nn.Conv2d(3, 4, 1), b=nn.Conv2d(10, 2, 1))
+    check(model, torch.randn(2, 3, 5, 7), sparsely=["Conv", "Concat", "Conv", "Concat"])
+    rows = Calls(lambda self, x: torch.cat([self.a(x), x], -1) + torch.cat([x, x], 0).mean(), a=nn.Linear(3, 4))
+    check(rows, torch.randn(2, 5, 3), sparsely=["Linear", "Concat"])
+
+
+def test_a_transformers_operations_on_rows():
+    def forward(self, x):
+        y = self.norm(x + self.a(x))
+        return self.b(F.gelu(self.a(y))) + y + self.bias
+
+    model = Calls(forward, norm=nn.LayerNorm(8), a=nn.Linear(8, 8), b=nn.Linear(8, 8))
+    model.register_buffer("bias", torch.randn(8))
+    check(model, torch.randn(2, 5, 8), sparsely=["Linear", "LayerNorm", "Linear", "Linear"])
+
+
+def test_a_constant_is_added_in_torch_and_the_layer_stays_sparse():
+    model = Calls(lambda self, x: self.a(x) + self.position, a=nn.Linear(8, 8))
+    model.register_buffer("position", torch.randn(5, 8))
+    check(model, torch.randn(2, 5, 8), sparsely=["Linear"])
 
 
 def test_attention_runs_in_torch_and_its_neighbours_sparse():

@@ -14,5 +14,9 @@ if __name__ == "__main__":
     assert library.available(), library.reason()
     options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:faulthandler"]
     here = Path(__file__).parent
-    tests = [here / "test_program.py", here.parent / "training" / "test_gradients.py"]
+    tests = [
+        here / "test_program.py",
+        here / "test_program_operations.py",
+        here.parent / "training" / "test_gradients.py",
+    ]
     sys.exit(pytest.main([*map(str, tests), *options]))

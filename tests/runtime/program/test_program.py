@@ -39,8 +39,8 @@ def conv(weight: Tensor, bias: Tensor | None = None, **options: object) -> op.Co
     return op.Conv(Weight(weight, bias), **options)
 
 
-def linear(weight: Tensor, bias: Tensor | None = None, relu: bool = False) -> op.Linear:
-    return op.Linear(Weight(weight, bias), relu)
+def linear(weight: Tensor, bias: Tensor | None = None, **options: object) -> op.Linear:
+    return op.Linear(Weight(weight, bias), **options)
 
 
 def run(program: Program, *outputs_then_inputs: object) -> list[Tensor]:
@@ -88,10 +88,12 @@ def test_convolutions_are_those_of_torch(data, window, images, inputs, outputs, 
             return
         skip, scale, shift = torch.randn_like(expected), torch.randn(outputs), torch.randn(outputs)
         add = program.input(*skip.shape[1:])
-        [ended] = program.record(replace(plain, relu=True, add=True), value, add)
-        summed, normed = program.record(replace(plain, norm=(scale, shift), add=True, keep=True), value, add)
+        [ended] = program.record(replace(plain, activation="relu", add=True), value, add)
+        summed, normed = program.record(
+            replace(plain, norm=(scale, shift), add=True, activation="relu", keep=True), value, add
+        )
         kept = data.draw(st.booleans())
-        *_, only = program.record(replace(plain, norm=(scale, shift), keep=kept), value)
+        *_, only = program.record(replace(plain, norm=(scale, shift), activation="relu", keep=kept), value)
         results = run(program, ended, summed, normed, only, x, skip)
     norm = lambda t: F.relu(t * scale[:, None, None] + shift[:, None, None])  # noqa: E731
     wanted = (F.relu(expected + skip), expected + skip, norm(expected + skip), norm(expected))
@@ -111,7 +113,7 @@ def test_linear_layers_are_those_of_torch(data, images, inputs, outputs, density
         patch.setenv("CIGL_ISA", isa)
         program = Program(images, data.draw(st.integers(1, 2)))
         [value] = program.record(FLATTEN, program.input(*x.shape[1:]))
-        [hidden] = program.record(linear(weights[0], biases[0], relu=True), value)
+        [hidden] = program.record(linear(weights[0], biases[0], activation="relu"), value)
         [y] = run(program, *program.record(linear(weights[1]), hidden), x)
     assert close(y, expected)
 
@@ -152,8 +154,16 @@ def test_elementwise_operations_are_those_of_torch(images, shape, isa):
         x, y = program.input(*shape), program.input(*shape)
         results = run(
             program,
-            *(*program.record(op.Add(), x, y), *program.record(op.Add(relu=True), x, y), *program.record(op.Relu(), x)),
-            *(*program.record(op.Norm(scale, shift), x), *program.record(op.Norm(scale, shift, relu=True), x), y),
+            *(
+                *program.record(op.Add(), x, y),
+                *program.record(op.Add(activation="relu"), x, y),
+                *program.record(op.Relu(), x),
+            ),
+            *(
+                *program.record(op.Norm(scale, shift), x),
+                *program.record(op.Norm(scale, shift, activation="relu"), x),
+                y,
+            ),
             *(a, b),
         )
     normed = a * scale.view(-1, *[1] * (len(shape) - 1)) + shift.view(-1, *[1] * (len(shape) - 1))
@@ -182,12 +192,12 @@ def bottleneck(images: int, threads: int) -> tuple[Program, nn.Module]:
     net = Net().eval()
     weights = {name: Weight(module.weight, module.bias) for name, module in net.named_children()}
     program = Program(images, threads)
-    stem = op.Conv(weights["stem"], stride=(2, 2), padding=(3, 3), relu=True)
+    stem = op.Conv(weights["stem"], stride=(2, 2), padding=(3, 3), activation="relu")
     [x] = program.record(stem, program.input(3, 40, 44))
     [x] = program.record(op.MaxPool((3, 3), (2, 2), (1, 1)), x)
-    [x] = program.record(op.Conv(weights["inner"], padding=(1, 1), relu=True, add=True), x, x)
+    [x] = program.record(op.Conv(weights["inner"], padding=(1, 1), activation="relu", add=True), x, x)
     [short] = program.record(op.Conv(weights["short"], stride=(2, 2)), x)
-    [x] = program.record(op.Conv(weights["down"], stride=(2, 2), padding=(1, 1), relu=True, add=True), x, short)
+    [x] = program.record(op.Conv(weights["down"], stride=(2, 2), padding=(1, 1), activation="relu", add=True), x, short)
     [x] = program.record(op.Mean(), x)
     [x] = program.record(FLATTEN, x)
     [x] = program.record(op.Linear(weights["last"]), x)
@@ -250,7 +260,7 @@ def test_what_is_not_finite_propagates_where_a_weight_is_stored(isa, images, bad
     x[:, 0] = bad
     x[0, 1, 4, 5] = bad
     program = Program(images, 1)
-    [whole] = program.record(conv(weight, padding=(1, 1), relu=True), program.input(3, 9, 9))
+    [whole] = program.record(conv(weight, padding=(1, 1), activation="relu"), program.input(3, 9, 9))
     [pooled] = program.record(op.MaxPool((3, 3), (2, 2), (1, 1)), whole)
     dense, small = run(program, whole, pooled, x)
     reference = F.relu(F.conv2d(x[:, 1:], weight[:, 1:], padding=1))  # torch would multiply the bad channel by zero
@@ -267,7 +277,7 @@ def test_a_stored_nan_weight_reaches_only_its_output(images):
     weight = torch.zeros(2, 4)
     weight[1, 2] = float("nan")
     program = Program(images, 1)
-    [y] = run(program, *program.record(linear(weight, relu=True), program.input(4)), torch.ones(images, 4))
+    [y] = run(program, *program.record(linear(weight, activation="relu"), program.input(4)), torch.ones(images, 4))
     assert torch.equal(y[:, 0], torch.zeros(images))
     assert y[:, 1].isnan().all()
 

@@ -6,8 +6,8 @@ What the kernels make of them is said in program/steps.py; an operation that isn
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -74,9 +74,24 @@ class Layer(Operation):
         return True
 
 
-def _rectified(x: Tensor, relu: bool) -> Tensor:
+# Functions of each element by their names, which are the kernels', too. With True they may overwrite their argument.
+ACTIVATIONS: dict[str, Callable[[Tensor, bool], Tensor]] = {
+    "relu": F.relu,
+    "relu6": F.relu6,
+    "sigmoid": lambda x, over: x.sigmoid_() if over else x.sigmoid(),
+    "silu": F.silu,
+    "hardsigmoid": F.hardsigmoid,
+    "hardswish": F.hardswish,
+    "tanh": lambda x, over: x.tanh_() if over else x.tanh(),
+    "mish": F.mish,
+    "gelu": lambda x, over: F.gelu(x),
+    "gelu_tanh": lambda x, over: F.gelu(x, approximate="tanh"),
+}
+
+
+def _activated(x: Tensor, name: str) -> Tensor:
     """In place: only for tensors that were made just before."""
-    return x.relu_() if relu else x
+    return ACTIVATIONS[name](x, True) if name else x
 
 
 def _plus(x: Tensor, other: Any) -> Tensor:
@@ -90,14 +105,14 @@ def _normed(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Conv(Layer):
-    """relu(conv + bias + other input). With a norm, relu(scale * sum + shift); the sum, too, where it is kept."""
+    """f(conv + bias + other input). With a norm, f(scale * sum + shift); the sum, too, where it is kept."""
 
     stride: Pair = (1, 1)
     padding: Pair = (0, 0)
     dilation: Pair = (1, 1)
     groups: int = 1
     add: bool = False
-    relu: bool = False
+    activation: str = ""
     norm: tuple[Tensor, Tensor] | None = None
     keep: bool = False
 
@@ -111,8 +126,8 @@ class Conv(Layer):
         if self.add:
             y = _plus(y, inputs[1])
         if self.norm is None:
-            return _rectified(y, self.relu)
-        normed = _normed(y, *self.norm).relu_()
+            return _activated(y, self.activation)
+        normed = _activated(_normed(y, *self.norm), self.activation)
         return (y, normed) if self.keep else normed
 
     @property
@@ -121,28 +136,80 @@ class Conv(Layer):
 
 
 @dataclass(frozen=True)
-class Linear(Layer):
-    """relu(W x + b), over the last dimension."""
+class ConvTranspose(Layer):
+    """f(transposed convolution + bias). The weight is that of the convolution which computes, at each pixel of the
+    input, the ``stride`` by ``stride`` pixels of the output that begin there, all of them as channels."""
 
-    relu: bool = False
-    matrix: bool = False  # a batch norm was folded in, which is right for (rows, features) only
+    stride: Pair = (1, 1)
+    crop: tuple[int, int, int, int] = (0, 0, 0, 0)  # rows and columns less than that: above, below, left, right
+    activation: str = ""
+
+    @classmethod
+    def made(
+        cls, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, output_padding: Pair
+    ) -> ConvTranspose:
+        """From what nn.ConvTranspose2d has; where nothing but the bias reaches a pixel, a TypeError."""
+        inputs, outputs, *kernel = weight.shape
+        taps = [-(-kernel[i] // stride[i]) for i in (0, 1)]
+        whole = F.pad(weight, (0, taps[1] * stride[1] - kernel[1], 0, taps[0] * stride[0] - kernel[0]))
+        parts = whole.reshape(inputs, outputs, taps[0], stride[0], taps[1], stride[1])
+        turned = parts.permute(1, 3, 5, 0, 2, 4).reshape(-1, inputs, *taps).flip(2, 3)
+        ends = [taps[i] * stride[i] - kernel[i] + padding[i] - output_padding[i] for i in (0, 1)]
+        if min(ends) < 0:
+            raise TypeError
+        repeated = None if bias is None else bias.repeat_interleave(stride[0] * stride[1])
+        return cls(Weight(turned, repeated), stride, (padding[0], ends[0], padding[1], ends[1]))
+
+    def folded(self, scale: Tensor, shift: Tensor) -> ConvTranspose:
+        """With a batch norm behind it."""
+        count = self.stride[0] * self.stride[1]
+        weight = self.weight.folded(scale.repeat_interleave(count), shift.repeat_interleave(count))
+        return replace(self, weight=weight)
+
+    @property
+    def padding(self) -> Pair:
+        return self.weight.shape[2] - 1, self.weight.shape[3] - 1
+
+    @property
+    def plain(self) -> bool:
+        return False
 
     def dense(self, x: Tensor) -> Tensor:
+        y = F.conv2d(x, self.weight.dense(), self.weight.bias, 1, self.padding)
+        (a, b), (*images, channels, height, width) = self.stride, y.shape
+        y = y.view(*images, channels // (a * b), a, b, height, width).movedim((-4, -3), (-3, -1))
+        y = y.reshape(*images, channels // (a * b), height * a, width * b)
+        above, below, left, right = self.crop
+        return _activated(y[..., above : height * a - below, left : width * b - right].contiguous(), self.activation)
+
+
+@dataclass(frozen=True)
+class Linear(Layer):
+    """f(W x + b + other input), over the last dimension."""
+
+    add: bool = False
+    activation: str = ""
+    matrix: bool = False  # a batch norm was folded in, which is right for (rows, features) only
+
+    def dense(self, x: Tensor, *others: Any) -> Tensor:
         if self.matrix and x.dim() != 2:
             raise RuntimeError(f"a linear layer whose batch norm was folded takes (rows, features), not {x.dim()} dims")
-        return _rectified(F.linear(x, self.weight.dense(), self.weight.bias), self.relu)
+        y = F.linear(x, self.weight.dense(), self.weight.bias)
+        for other in others:
+            y = _plus(y, other)
+        return _activated(y, self.activation)
 
 
 @dataclass(frozen=True)
 class Norm(Operation):
-    """A batch norm in eval mode that could not be folded: scale * x + shift per channel."""
+    """A batch norm in eval mode that could not be folded: f(scale * x + shift) per channel."""
 
     scale: Tensor
     shift: Tensor
-    relu: bool = False
+    activation: str = ""
 
     def dense(self, x: Tensor) -> Tensor:
-        return _rectified(_normed(x, self.scale, self.shift), self.relu)
+        return _activated(_normed(x, self.scale, self.shift), self.activation)
 
 
 class BatchNorm(Operation):
@@ -150,18 +217,83 @@ class BatchNorm(Operation):
 
 
 @dataclass(frozen=True)
-class Relu(Operation):
+class Activation(Operation):
+    """A function of each element, by its name."""
+
+    name: str
+
     def dense(self, x: Tensor) -> Tensor:
-        return F.relu(x)
+        return ACTIVATIONS[self.name](x, False)
+
+
+@dataclass(frozen=True)
+class Relu(Activation):
+    """The one that training programs know, too."""
+
+    name: str = "relu"
 
 
 @dataclass(frozen=True)
 class Add(Operation):
-    relu: bool = False
+    activation: str = ""
 
     def dense(self, a: Any, b: Any) -> Any:
         total = a + b  # of anything torch or python can add: `+` is traced before its operands are known
-        return _rectified(total, self.relu) if self.relu else total
+        return _activated(total, self.activation) if self.activation else total
+
+
+@dataclass(frozen=True)
+class Multiply(Operation):
+    """f(a * b + other input); of a picture and a number per channel, too (squeeze and excitation)."""
+
+    add: bool = False
+    activation: str = ""
+
+    def dense(self, a: Any, b: Any, *others: Any) -> Any:
+        y = a * b  # of anything, as above
+        for other in others:
+            y = _plus(y, other)
+        return _activated(y, self.activation) if self.activation else y
+
+
+@dataclass(frozen=True)
+class Concat(Operation):
+    """``count`` tensors, side by side in one dimension."""
+
+    dim: int
+    count: int
+
+    def dense(self, *inputs: Tensor) -> Tensor:
+        return torch.cat(inputs, self.dim)
+
+
+@dataclass(frozen=True)
+class LayerNorm(Operation):
+    """Over the last dimension; a missing weight is one, a missing bias zero."""
+
+    features: int
+    weight: Tensor | None
+    bias: Tensor | None
+    eps: float
+
+    def dense(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, (self.features,), self.weight, self.bias, self.eps)
+
+
+@dataclass(frozen=True)
+class ChannelNorm(LayerNorm):
+    """A layer norm over the channels of each pixel."""
+
+    def dense(self, x: Tensor) -> Tensor:
+        return super().dense(x.movedim(1, -1)).movedim(-1, 1)
+
+
+@dataclass(frozen=True)
+class Softmax(Operation):
+    dim: int
+
+    def dense(self, x: Tensor) -> Tensor:
+        return F.softmax(x, self.dim)
 
 
 @dataclass(frozen=True)
@@ -194,6 +326,16 @@ class Mean(Operation):
 
     def dense(self, x: Tensor) -> Tensor:
         return x.mean(self.dims, keepdim=self.keepdim)
+
+
+@dataclass(frozen=True)
+class OnLine(Operation):
+    """An operation of one dimension: that of two, on pictures of height 1."""
+
+    operation: Operation
+
+    def dense(self, x: Tensor) -> Any:
+        return self.operation.dense(x.unsqueeze(-2)).squeeze(-2)
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,43 @@ def _relu(input: Any, inplace: Any = False) -> Parsed:
     return op.Relu(), [_node(input)]
 
 
+def _activation(name: str) -> Callable[..., Parsed]:
+    def parser(input: Any, inplace: Any = False) -> Parsed:
+        return op.Activation(name), [_node(input)]
+
+    return parser
+
+
+def _gelu(input: Any, approximate: Any = "none") -> Parsed:
+    _only_if(approximate in ("none", "tanh"))
+    return op.Activation("gelu" if approximate == "none" else "gelu_tanh"), [_node(input)]
+
+
+def _clamp(input: Any, min: Any = None, max: Any = None, inplace: Any = False) -> Parsed:
+    _only_if(min == 0 and max == 6)
+    return op.Activation("relu6"), [_node(input)]
+
+
+def _multiply(input: Any, other: Any) -> Parsed:
+    return op.Multiply(), [_node(input), _node(other)]
+
+
+def _concat(tensors: Any, dim: Any = 0) -> Parsed:
+    _only_if(isinstance(tensors, Sequence) and type(dim) is int and len(tensors) > 0)
+    return op.Concat(dim, len(tensors)), [_node(each) for each in tensors]
+
+
+def _softmax(input: Any, dim: Any = None, _stacklevel: Any = 3, dtype: Any = None) -> Parsed:
+    _only_if(type(dim) is int and dtype is None)
+    return op.Softmax(dim), [_node(input)]
+
+
+def _layer_norm(module: nn.LayerNorm, input: Any) -> Parsed:
+    _only_if(len(module.normalized_shape) == 1)
+    weight, bias = (None if each is None else each.detach() for each in (module.weight, module.bias))
+    return op.LayerNorm(module.normalized_shape[0], weight, bias, module.eps), [_node(input)]
+
+
 def _add(input: Any, other: Any, *, alpha: Any = 1) -> Parsed:
     _only_if(alpha == 1)
     return op.Add(), [_node(input), _node(other)]
@@ -169,6 +206,32 @@ def _conv(module: nn.Conv2d, input: Any) -> Parsed:
     return op.Conv(_weight(module), _pair(module.stride), padding, dilation, module.groups), [_node(input)]
 
 
+def _conv_transpose(module: nn.ConvTranspose2d, input: Any) -> Parsed:
+    _only_if(module.groups == 1 and _pair(module.dilation) == (1, 1) and module.padding_mode == "zeros")
+    places = [_pair(each) for each in (module.stride, module.padding, module.output_padding)]
+    return op.ConvTranspose.made(module.weight.detach(), module.bias, *places), [_node(input)]
+
+
+def _conv_line(module: nn.Conv1d, input: Any) -> Parsed:
+    """The module as a convolution of two dimensions."""
+    _only_if(module.padding_mode == "zeros")
+    (kernel,), (stride,), (dilation,) = module.kernel_size, module.stride, module.dilation
+    if module.padding == "same":
+        _only_if(kernel % 2 == 1)
+        padding = dilation * (kernel // 2)
+    else:
+        padding = 0 if module.padding == "valid" else _pair(module.padding)[0]
+    weight = Weight(module.weight[:, :, None], module.bias)
+    return op.OnLine(op.Conv(weight, (1, stride), (0, padding), (1, dilation), module.groups)), [_node(input)]
+
+
+def _pool_line(pool: Callable[..., Parsed], module: Any, **options: Any) -> Parsed:
+    """A pooling over pictures of height 1."""
+    kernel, stride, padding = (_pair(each)[0] for each in (module.kernel_size, module.stride, module.padding))
+    operation, reads = pool(kernel_size=(1, kernel), stride=(1, stride), padding=(0, padding), **options)
+    return op.OnLine(operation), reads
+
+
 def _linear(module: nn.Linear, input: Any) -> Parsed:
     return op.Linear(_weight(module)), [_node(input)]
 
@@ -187,10 +250,33 @@ def _norm(module: nn.BatchNorm1d | nn.BatchNorm2d, input: Any) -> Parsed:
 
 _MODULES: dict[type[nn.Module], Callable[..., Parsed]] = {
     nn.Conv2d: _conv,
+    nn.ConvTranspose2d: _conv_transpose,
+    nn.Conv1d: _conv_line,
+    nn.MaxPool1d: lambda m, input: _pool_line(
+        _max_pool, m, input=input, dilation=m.dilation, ceil_mode=m.ceil_mode, return_indices=m.return_indices
+    ),
+    nn.AvgPool1d: lambda m, input: _pool_line(
+        _avg_pool, m, input=input, ceil_mode=m.ceil_mode, count_include_pad=m.count_include_pad
+    ),
     nn.Linear: _linear,
     nn.BatchNorm1d: _norm,
     nn.BatchNorm2d: _norm,
     nn.ReLU: lambda module, input: _relu(input),
+    **{
+        kind: lambda module, input, name=name: _activation(name)(input)
+        for kind, name in {
+            nn.ReLU6: "relu6",
+            nn.Sigmoid: "sigmoid",
+            nn.SiLU: "silu",
+            nn.Hardsigmoid: "hardsigmoid",
+            nn.Hardswish: "hardswish",
+            nn.Tanh: "tanh",
+            nn.Mish: "mish",
+        }.items()
+    },
+    nn.GELU: lambda module, input: _gelu(input, module.approximate),
+    nn.LayerNorm: _layer_norm,
+    nn.Softmax: lambda module, input: _softmax(input, module.dim),
     nn.MaxPool2d: lambda m, input: _max_pool(
         input, m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode, m.return_indices
     ),
@@ -209,6 +295,15 @@ _FUNCTIONS: dict[Any, Callable[..., Parsed]] = {
     F.relu_: _relu,
     torch.relu: _relu,
     torch.relu_: _relu,
+    **dict.fromkeys((torch.sigmoid, F.sigmoid), _activation("sigmoid")),
+    **dict.fromkeys((torch.tanh, F.tanh), _activation("tanh")),
+    **{getattr(F, name): _activation(name) for name in ("relu6", "silu", "hardsigmoid", "hardswish", "mish")},
+    F.gelu: _gelu,
+    F.hardtanh: lambda input, min_val=-1.0, max_val=1.0, inplace=False: _clamp(input, min_val, max_val),
+    torch.clamp: _clamp,
+    **dict.fromkeys((operator.mul, operator.imul, torch.mul), _multiply),
+    **dict.fromkeys((torch.cat, torch.concat), _concat),
+    **dict.fromkeys((torch.softmax, F.softmax), _softmax),
     operator.add: _add,
     operator.iadd: _add,
     torch.add: _add,
@@ -223,6 +318,11 @@ _FUNCTIONS: dict[Any, Callable[..., Parsed]] = {
 _METHODS: dict[Any, Callable[..., Parsed]] = {
     "relu": _relu,
     "relu_": _relu,
+    **dict.fromkeys(("sigmoid", "sigmoid_"), _activation("sigmoid")),
+    **dict.fromkeys(("tanh", "tanh_"), _activation("tanh")),
+    **dict.fromkeys(("clamp", "clamp_"), _clamp),
+    **dict.fromkeys(("mul", "mul_"), _multiply),
+    "softmax": _softmax,
     "add": _add,
     "add_": _add,
     "mean": _mean,

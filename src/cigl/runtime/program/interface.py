@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 
+from cigl.runtime.compile.operations import ACTIVATIONS
 from cigl.runtime.program.steps import Kind
 
 _Pair = ctypes.c_int64 * 2
@@ -34,11 +35,12 @@ class StepStruct(ctypes.Structure):
     """A step with its places in the arena and pointers to its weights."""
 
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("kind", "relu")),
+        *((name, ctypes.c_int64) for name in ("kind", "activation")),
         *((name, View) for name in ("in_", "add", "out", "normed")),
         *((name, _Pair) for name in ("kernel", "stride", "padding")),
-        *((name, ctypes.c_int64) for name in ("count_padding", "blocks")),
+        *((name, ctypes.c_int64) for name in ("count_padding", "groups", "blocks")),
         *((name, ctypes.c_void_p) for name in ("rows", "offsets", "values", "bias", "scale", "shift")),
+        ("eps", ctypes.c_double),
         ("third", View),
         *((name, ctypes.c_void_p) for name in ("scale2", "shift2", "mean", "mean2")),
         *((name, ctypes.c_void_p) for name in ("sums", "target", "places", "ranks", "off", "norm")),
@@ -64,7 +66,8 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
 
 def described() -> str:
     """The kinds in their order, and offset and size of every structure and field, a line each."""
-    lines = [" ".join(["kinds", *(kind.name for kind in Kind)])]
+    names = ["NONE", *(name.upper() for name in ACTIVATIONS)]
+    lines = [" ".join(["kinds", *(kind.name for kind in Kind)]), " ".join(["activations", *names])]
     for name, structure in STRUCTURES.items():
         lines.append(f"{name} 0 {ctypes.sizeof(structure)}")
         for field, *_ in structure._fields_:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,9 +55,13 @@ class Packed:
     def unpack(self) -> Tensor:
         """The weight as it was."""
         dense = np.zeros((self.outputs, math.prod(self.shape[1:])), np.float32)
-        output = np.tile(np.arange(self.outputs), self.blocks).repeat(np.diff(self.rows))
-        dense[output, self.positions] = self.values
+        dense[self.output, self.positions] = self.values
         return torch.from_numpy(dense).reshape(self.shape)
+
+    @property
+    def output(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The output channel of each non-zero."""
+        return np.tile(np.arange(self.outputs), self.blocks).repeat(np.diff(self.rows))
 
     @property
     def bytes(self) -> int:
@@ -67,5 +72,5 @@ class Packed:
 def pack(network: Network) -> None:
     """Hold the weights as their non-zeros alone, where there are kernels for the layer and that is the smaller form."""
     for unit in network.units:
-        if isinstance(unit.operation, op.Layer) and unit.operation.plain:
+        if isinstance(unit.operation, op.Layer):
             unit.operation.weight.shrink(Packed)

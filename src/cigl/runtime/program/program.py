@@ -7,7 +7,7 @@
 >>> program = Program(images=2, threads=1)
 >>> x = program.input(3, 8, 8)
 >>> weight = torch.randn(4, 3, 3, 3) * (torch.rand(4, 3, 3, 3) < 0.1)
->>> [y] = program.record(op.Conv(Weight(weight, None), padding=(1, 1), relu=True), x)
+>>> [y] = program.record(op.Conv(Weight(weight, None), padding=(1, 1), activation="relu"), x)
 >>> program.output(y)
 >>> if library.available():
 ...     program.finish()

@@ -26,7 +26,7 @@ Shape = tuple[int, ...] | None  # of a float32 tensor with values; None for anyt
 
 
 class Kind(IntEnum):
-    """The kernels, in the order of the lists at the end of kernels/conv.h, plain.h, training.h and gradients.h."""
+    """The kernels, in the order of the lists at the end of conv.h, plain.h, training.h, gradients.h and channels.h."""
 
     CONV = 0
     LOAD = 1
@@ -51,6 +51,9 @@ class Kind(IntEnum):
     MEAN_GRADIENT = 20
     UNFLATTEN = 21
     SCATTER = 22
+    LAYER_NORM = 23
+    SOFTMAX = 24
+    SHUFFLE = 25
 
 
 @dataclass(eq=False, frozen=True)
@@ -68,19 +71,25 @@ class Step:
     x: Value
     out: Value
     add: Value | None = None
+    gate: Value | None = None
+    parts: tuple[Value, ...] = ()  # that `out` consists of; copied, unless they lie there already
     normed: Value | None = None
     keep: bool = True  # whether `out` is written; a convolution with a norm may write `normed` alone
     packed: Packed | None = None
     scale: Floats | None = None
     shift: Floats | None = None
-    relu: bool = False
+    eps: float = 0.0
+    activation: str = ""
     kernel: Pair = (1, 1)
     stride: Pair = (1, 1)
     padding: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+    groups: int = 1
     count_padding: bool = False
 
     def reads(self) -> tuple[Value, ...]:
-        return (self.x,) if self.add is None else (self.x, self.add)
+        others = (each for each in (self.add, self.gate) if each is not None)
+        return (*(self.parts or (self.x,)), *others)
 
     def writes(self) -> tuple[Value, ...]:
         return (self.out,) * self.keep + (() if self.normed is None else (self.normed,))
@@ -109,25 +118,39 @@ def emit(operation: op.Operation, *inputs: Value) -> list[Step]:
 
 @fits.register
 def _(operation: op.Conv, inputs: Sequence[Shape], output: Shape) -> bool:
-    return operation.plain and _is_image(inputs[0]) and list(inputs[1:]) == [output] * operation.add
+    return _is_image(inputs[0]) and list(inputs[1:]) == [output] * operation.add
 
 
 @emit.register
 def _(operation: op.Conv, x: Value, *others: Value) -> list[Step]:
     packed = operation.weight.packed(Packed)
-    stride, padding = operation.stride, operation.padding
-    out = Value((packed.outputs, *_window(x, packed.kernel, stride, padding)))
-    if packed.inputs != x.shape[0]:
-        raise CiglError(f"a convolution of {packed.inputs} channels can't take {x.shape}.")
-    if len(others) != operation.add or any(other.shape != out.shape for other in others):
-        shapes = [other.shape for other in others]
-        raise CiglError(f"a convolution can add one value of its own shape {out.shape} or none, not {shapes}.")
-    add = others[0] if others else None
-    step = Step(Kind.CONV, x, out, add, packed=packed, relu=operation.relu, stride=stride, padding=padding)
+    stride, padding, dilation = operation.stride, operation.padding, operation.dilation
+    kernel = tuple(dilation[i] * (packed.kernel[i] - 1) + 1 for i in (0, 1))
+    out = Value((packed.outputs, *_window(x, (kernel[0], kernel[1]), stride, padding)))
+    if packed.inputs * operation.groups != x.shape[0] or packed.outputs % operation.groups:
+        raise CiglError(f"a convolution of {packed.inputs * operation.groups} channels can't take {x.shape}.")
+    step = Step(Kind.CONV, x, out, _added(out, others, operation.add), packed=packed, activation=operation.activation)
+    step.stride, step.padding, step.dilation, step.groups = stride, padding, dilation, operation.groups
     if operation.norm is not None:
-        step.normed, step.keep, step.relu = Value(out.shape), operation.keep, False
+        step.normed, step.keep = Value(out.shape), operation.keep
         step.scale, step.shift = _per_channel(out, *operation.norm)
     return [step]
+
+
+@fits.register
+def _(operation: op.ConvTranspose, inputs: Sequence[Shape], output: Shape) -> bool:
+    return _is_image(inputs[0])
+
+
+@emit.register
+def _(operation: op.ConvTranspose, x: Value) -> list[Step]:
+    """Each pixel's part of the result as channels, which are then put in their places."""
+    weight, (a, b) = operation.weight, operation.stride
+    [step] = emit(op.Conv(weight, padding=operation.padding, activation=operation.activation), x)
+    channels, height, width = step.out.shape
+    above, below, left, right = operation.crop
+    out = Value((channels // (a * b), height * a - above - below, width * b - left - right))
+    return [step, Step(Kind.SHUFFLE, step.out, out, stride=(a, b), padding=(above, left))]
 
 
 @fits.register
@@ -138,15 +161,17 @@ def _(operation: op.BatchNorm, inputs: Sequence[Shape], output: Shape) -> bool:
 
 @fits.register
 def _(operation: op.Linear, inputs: Sequence[Shape], output: Shape) -> bool:
-    return inputs[0] is not None and len(inputs[0]) != 4
+    return inputs[0] is not None and len(inputs[0]) != 4 and list(inputs[1:]) == [output] * operation.add
 
 
 @emit.register
-def _(operation: op.Linear, x: Value) -> list[Step]:
+def _(operation: op.Linear, x: Value, *others: Value) -> list[Step]:
     packed = operation.weight.packed(Packed)
     if len(x.shape) != 1 or packed.kernel != (1, 1) or packed.inputs != x.shape[0]:
         raise CiglError(f"a linear layer of {packed.inputs} features can't take {x.shape}.")
-    return [Step(Kind.DOT, x, Value((packed.outputs,)), packed=packed, relu=operation.relu)]
+    out = Value((packed.outputs,))
+    add = _added(out, others, operation.add)
+    return [Step(Kind.DOT, x, out, add, packed=packed, activation=operation.activation)]
 
 
 @fits.register
@@ -157,17 +182,17 @@ def _(operation: op.Norm, inputs: Sequence[Shape], output: Shape) -> bool:
 @emit.register
 def _(operation: op.Norm, x: Value) -> list[Step]:
     scale, shift = _per_channel(x, operation.scale, operation.shift)
-    return [Step(Kind.ELEMENTWISE, x, Value(x.shape), scale=scale, shift=shift, relu=operation.relu)]
+    return [Step(Kind.ELEMENTWISE, x, Value(x.shape), scale=scale, shift=shift, activation=operation.activation)]
 
 
 @fits.register
-def _(operation: op.Relu, inputs: Sequence[Shape], output: Shape) -> bool:
+def _(operation: op.Activation, inputs: Sequence[Shape], output: Shape) -> bool:
     return bool(inputs[0])
 
 
 @emit.register
-def _(operation: op.Relu, x: Value) -> list[Step]:
-    return [Step(Kind.ELEMENTWISE, x, Value(x.shape), relu=True)]
+def _(operation: op.Activation, x: Value) -> list[Step]:
+    return [Step(Kind.ELEMENTWISE, x, Value(x.shape), activation=operation.name)]
 
 
 @fits.register
@@ -179,7 +204,66 @@ def _(operation: op.Add, inputs: Sequence[Shape], output: Shape) -> bool:
 def _(operation: op.Add, a: Value, b: Value) -> list[Step]:
     if a.shape != b.shape:
         raise CiglError(f"{a.shape} and {b.shape} can't be added: only equal shapes can.")
-    return [Step(Kind.ELEMENTWISE, a, Value(a.shape), b, relu=operation.relu)]
+    return [Step(Kind.ELEMENTWISE, a, Value(a.shape), b, activation=operation.activation)]
+
+
+@fits.register
+def _(operation: op.Multiply, inputs: Sequence[Shape], output: Shape) -> bool:
+    if len(inputs) != 2 + operation.add or output is None or list(inputs[2:]) != [output] * operation.add:
+        return False
+    other = inputs[0] if inputs[1] == output else inputs[1]
+    return output in inputs[:2] and (other == output or (len(output) == 4 and other == (*output[:2], 1, 1)))
+
+
+@emit.register
+def _(operation: op.Multiply, a: Value, b: Value, *others: Value) -> list[Step]:
+    x, gate = (b, a) if math.prod(a.shape) < math.prod(b.shape) else (a, b)
+    if gate.shape not in (x.shape, (*x.shape[:1], 1, 1)):
+        raise CiglError(f"{a.shape} and {b.shape} can't be multiplied: only equal shapes, or by one per channel.")
+    out = Value(x.shape)
+    step = Step(Kind.ELEMENTWISE, x, out, _added(out, others, operation.add), gate, activation=operation.activation)
+    return [step]
+
+
+@fits.register
+def _(operation: op.Concat, inputs: Sequence[Shape], output: Shape) -> bool:
+    if output is None or len(inputs) != operation.count:
+        return False
+    return operation.dim % len(output) == (1 if len(output) == 4 else len(output) - 1)
+
+
+@emit.register
+def _(operation: op.Concat, *inputs: Value) -> list[Step]:
+    if len({value.shape[1:] for value in inputs}) != 1:
+        raise CiglError(f"{[value.shape for value in inputs]} can't be put side by side: their pictures differ.")
+    out = Value((sum(value.shape[0] for value in inputs), *inputs[0].shape[1:]))
+    return [Step(Kind.ELEMENTWISE, inputs[0], out, parts=inputs)]
+
+
+@fits.register
+def _(operation: op.LayerNorm, inputs: Sequence[Shape], output: Shape) -> bool:
+    x = inputs[0]
+    return x is not None and (len(x) == 4) == isinstance(operation, op.ChannelNorm)
+
+
+@emit.register
+def _(operation: op.LayerNorm, x: Value) -> list[Step]:
+    if x.shape[0] != operation.features:
+        raise CiglError(f"a layer norm of {operation.features} features can't take {x.shape}.")
+    step = Step(Kind.LAYER_NORM, x, Value(x.shape), eps=operation.eps)
+    step.scale, step.shift = (None if each is None else _floats(each) for each in (operation.weight, operation.bias))
+    return [step]
+
+
+@fits.register
+def _(operation: op.Softmax, inputs: Sequence[Shape], output: Shape) -> bool:
+    x = inputs[0]
+    return x is not None and operation.dim % len(x) == (1 if len(x) == 4 else len(x) - 1)
+
+
+@emit.register
+def _(operation: op.Softmax, x: Value) -> list[Step]:
+    return [Step(Kind.SOFTMAX, x, Value(x.shape))]
 
 
 @fits.register
@@ -256,4 +340,16 @@ def _window(x: Value, kernel: Pair, stride: Pair, padding: Pair) -> Pair:
 def _per_channel(x: Value, scale: Tensor, shift: Tensor) -> tuple[Floats, Floats]:
     if scale.shape != (x.shape[0],) or shift.shape != (x.shape[0],):
         raise CiglError(f"scale and shift must have one value for each of {x.shape[0]} channels.")
-    return scale.detach().float().cpu().numpy().copy(), shift.detach().float().cpu().numpy().copy()
+    return _floats(scale), _floats(shift)
+
+
+def _floats(tensor: Tensor) -> Floats:
+    return tensor.detach().float().cpu().numpy().copy()
+
+
+def _added(out: Value, others: Sequence[Value], add: bool) -> Value | None:
+    """The other input of an operation that adds one."""
+    if [other.shape for other in others] != [out.shape] * add:
+        shapes = [other.shape for other in others]
+        raise CiglError(f"what is added must have the shape {out.shape} of the result, not {shapes}.")
+    return others[0] if others else None

@@ -188,7 +188,7 @@ class Assembly:
 
     def compute(self, node: Sum, out: Held) -> None:
         self.need(*(term for term in node.terms if term.norm))
-        fields: dict[str, Any] = {"in_": self.place(node.a.value), "out": out, "relu": node.relu}
+        fields: dict[str, Any] = {"in_": self.place(node.a.value), "out": out, "activation": node.relu}
         if node.b is not None:
             fields["add"] = self.place(node.b.value)
         self.step(Kind.AFFINE, **fields, **self.applied(node))

@@ -165,7 +165,7 @@ def _mask(node: Sum, gradient: Held, back: Backward) -> Held:
     assembly = back.assembly
     out = gradient if gradient.users == 1 and gradient.kept else assembly.take(node.out, kept=True)
     channels = gradient.place.view.channels
-    fields: dict[str, Any] = {"add": assembly.place(node.a.value), "relu": node.relu, **assembly.applied(node)}
+    fields: dict[str, Any] = {"add": assembly.place(node.a.value), "activation": node.relu, **assembly.applied(node)}
     if node.b is not None:
         fields["third"] = assembly.place(node.b.value)
     for term, mean in zip(node.terms, ("mean", "mean2"), strict=False):

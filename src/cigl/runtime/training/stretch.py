@@ -41,8 +41,9 @@ def nodes_of(operation: op.Operation, inputs: Sequence[Value], module: Any, patt
 
 
 def is_known(operation: op.Operation) -> bool:
-    """Whether there are nodes for it. (A batch norm in eval mode, which inference has kernels for, has none.)"""
-    return nodes_of.dispatch(type(operation)) is not nodes_of.dispatch(object)
+    """Whether there are nodes for it. (Batch norm in eval mode and grouped layers, known to inference, have none.)"""
+    plain = not isinstance(operation, op.Layer) or operation.plain
+    return plain and nodes_of.dispatch(type(operation)) is not nodes_of.dispatch(object)
 
 
 @nodes_of.register

@@ -1,7 +1,6 @@
 // Sparse convolution: R rows of K vectors of one output channel stay in registers while its non-zeros pass by.
 #pragma once
-#include "program.h"
-#include "vector.h"
+#include "activations.h"
 
 static const int REGISTERS = 8;   // vectors in a tile
 static const int64_t AHEAD = 2;   // output channels
@@ -13,6 +12,7 @@ struct Conv {
     int64_t columns;  // vectors in an output row
     Mask edge;        // the part of a row's last vector that is inside
     int64_t advance;  // input floats from one output vector to the next
+    bool apart;       // each channel by itself: its pixels one after the other, as they lie in memory
 };
 
 // Everything that follows the sum, while it is in registers.
@@ -29,9 +29,7 @@ static inline void finish(const Conv& c, const Vec* sums, int64_t o, int64_t y, 
 #pragma GCC unroll 8
             for (int k = 0; k < K; ++k) s[r * K + k] += load(add + r * step.add.row + k * LANES);
     }
-    if (step.relu)
-#pragma GCC unroll 16
-        for (int i = 0; i < R * K; ++i) s[i] = relu(s[i]);
+    if (step.normed.at < 0) activate<R * K>(step.activation, s);
     if (step.out.at >= 0) {
         float* out = c.arena + step.out.at + o * step.out.channel + y * step.out.row + x * LANES;
 #pragma GCC unroll 8
@@ -43,14 +41,16 @@ static inline void finish(const Conv& c, const Vec* sums, int64_t o, int64_t y, 
     }
     if (step.normed.at >= 0) {
         const Vec scale = splat(step.scale[o]), shift = splat(step.shift[o]);
+#pragma GCC unroll 16
+        for (int i = 0; i < R * K; ++i) s[i] = s[i] * scale + shift;
+        activate<R * K>(step.activation, s);
         float* out = c.arena + step.normed.at + o * step.normed.channel + y * step.normed.row + x * LANES;
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-            for (int k = 0; k < K; ++k) {
-                const Vec v = relu(s[r * K + k] * scale + shift);
-                store(out + r * step.normed.row + k * LANES, k == K - 1 && last ? keep(v, c.edge) : v);
-            }
+            for (int k = 0; k < K; ++k)
+                store(out + r * step.normed.row + k * LANES,
+                      k == K - 1 && last ? keep(s[r * K + k], c.edge) : s[r * K + k]);
     }
 }
 
@@ -66,6 +66,14 @@ static inline void expect(const Conv& c, const View& v, int64_t o, int64_t y, in
         for (int k = 0; k < K; k += 16 / LANES) __builtin_prefetch(p + r * v.row + k * LANES, 1);
 }
 
+// STEP is a stride over vectors of images. SECOND: of vectors of pixels, which are then taken apart.
+static const int SECOND = -2;
+template <int STEP>
+static inline Vec load_input_vector(const float* in, int k) {
+    if constexpr (STEP == SECOND) return evens(load(in + 2 * k * LANES), load(in + (2 * k + 1) * LANES));
+    return load(in + k * STEP * LANES);
+}
+
 // One tile of one output channel: the loop that everything else is for.
 template <int R, int K, int STEP>
 static inline void accumulate(Vec* sums, const float* const* in, const int32_t* offsets, const float* values,
@@ -79,7 +87,7 @@ static inline void accumulate(Vec* sums, const float* const* in, const int32_t* 
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-            for (int k = 0; k < K; ++k) s[r * K + k] += value * load(in[r] + offset + k * STEP * LANES);
+            for (int k = 0; k < K; ++k) s[r * K + k] += value * load_input_vector<STEP>(in[r] + offset, k);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < R * K; ++i) sums[i] = s[i];
@@ -94,12 +102,12 @@ static void convolve(const Conv& c, int64_t worker, int64_t workers) {
     const int64_t tiles_x = (c.columns + K - 1) / K, tiles_y = (step.out.height + R - 1) / R, tiles = tiles_x * tiles_y;
     int64_t chunk = CHUNK;
     if (workers > 1 && tiles < 4 * workers) chunk = (outputs * tiles + 4 * workers - 1) / (4 * workers);
-    chunk = chunk < 1 ? 1 : chunk > CHUNK ? CHUNK : chunk;
+    chunk = chunk < 1 || c.apart ? 1 : chunk > CHUNK ? CHUNK : chunk;
     const int64_t chunks = (outputs + chunk - 1) / chunk;
     Vec partial[CHUNK][R * K];
     const Share share(tiles * chunks, worker, workers);
     for (int64_t item = share.begin; item < share.end; ++item) {
-        const int64_t tile = item / chunks, from = item % chunks * chunk;
+        const int64_t tile = c.apart ? item % tiles : item / chunks, from = c.apart ? item / tiles : item % chunks * chunk;
         const int64_t to = from + chunk < outputs ? from + chunk : outputs;
         int64_t y = tile / tiles_x * R, x = tile % tiles_x * K;
         if (y + R > step.out.height) y = step.out.height - R;
@@ -162,9 +170,12 @@ static int64_t even_part(int64_t size, int64_t most) {
 static void conv(const Task& task) {
     const Step& step = task.step;
     const int64_t floats = step.out.width * task.program.lanes, columns = (floats + LANES - 1) / LANES;
-    const Conv c = {step, task.arena, columns, first_lanes(floats - (columns - 1) * LANES), step.stride[1] * LANES};
+    const bool pixels = task.program.lanes == 1;
+    const Conv c = {step, task.arena, columns, first_lanes(floats - (columns - 1) * LANES), step.stride[1] * LANES,
+                    pixels && step.groups == step.in.channels && step.groups > 1};
     const int64_t k = step.stride[1] > 2 ? 1 : even_part(columns, 8), r = even_part(step.out.height, REGISTERS / k);
-    (step.stride[1] == 2 ? with_columns<2>(k, r) : with_columns<1>(k, r))(c, task.worker, task.workers);
+    const auto with = step.stride[1] != 2 ? with_columns<1> : pixels ? with_columns<SECOND> : with_columns<2>;
+    with(k, r)(c, task.worker, task.workers);
 }
 
 #define CONV_KINDS(KIND) KIND(CONV, conv)

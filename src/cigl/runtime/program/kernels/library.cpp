@@ -38,7 +38,9 @@ int64_t cigl_abi() { return CIGL_ABI; }
 // mirrors must say, too.
 const char* cigl_interface() {
     static const std::string text = [] {
-        std::string lines = std::string("kinds") + variant_portable.kinds + "\n";
+#define NAME(name) " " #name
+        std::string lines = std::string("kinds") + variant_portable.kinds + "\nactivations" ACTIVATIONS(NAME) "\n";
+#undef NAME
         for (const Field& field : FIELDS)
             lines += field.name + (" " + std::to_string(field.offset)) + " " + std::to_string(field.size) + "\n";
         return lines;

@@ -1,8 +1,7 @@
 // The kernels without weights, and the dot product for single images. Workers share them by (channel, row).
 // A new one needs an entry in the list at the end, which numbers it.
 #pragma once
-#include "program.h"
-#include "vector.h"
+#include "activations.h"
 
 #include <cmath>
 #include <limits>
@@ -79,23 +78,65 @@ static void store_output(const Task& task) {
              });
 }
 
-static void elementwise(const Task& task) {
+// A single image's features, which lie side by side.
+static inline bool is_flat(const Program& p, const View& v) { return p.lanes == 1 && v.channel == 1; }
+
+// A row of a value as vectors. What lies behind a picture's row is the value's own, and stays zero; what lies behind the
+// features of a single image, which are one row unless each has a scale of its own, is another's.
+struct Rows {
+    int64_t channels, height, vectors, inside;  // inside: floats of the last vector
+    bool flat;
+    Mask edge;
+    Rows(const Program& p, const View& v, bool scaled) : channels(v.channels), height(v.height), flat(is_flat(p, v)) {
+        const bool joined = flat && !scaled;
+        const int64_t floats = joined ? v.channels : v.width * p.lanes;
+        if (joined) channels = 1;
+        vectors = (floats + LANES - 1) / LANES;
+        inside = floats - (vectors - 1) * LANES;
+        edge = first_lanes(inside);
+    }
+    void put(float* row, int64_t x, Vec v) const {
+        if (x < vectors - 1)
+            store(row + x * LANES, v);
+        else if (flat)
+            std::memcpy(row + x * LANES, &v, inside * sizeof(float));
+        else
+            store(row + x * LANES, keep(v, edge));
+    }
+};
+
+// out = f((scale * in + shift) * third + add), where `third` may be one number per channel.
+template <int64_t ACTIVATION>
+static void elementwise_of(const Task& task) {
     const Step& step = task.step;
     float* arena = task.arena;
-    const int64_t lanes = task.program.lanes;
-    const Share share(step.out.channels * step.out.height, task.worker, task.workers);
-    const int64_t count = step.out.width * lanes;
+    const bool gated = step.third.at >= 0, added = step.add.at >= 0;
+    const bool broadcast = gated && step.third.width * step.third.height == 1 && step.out.width * step.out.height > 1;
+    const Rows rows(task.program, step.out, step.scale);
+    const Share share(rows.channels * rows.height, task.worker, task.workers);
     for (int64_t i = share.begin; i < share.end; ++i) {
-        const int64_t c = i / step.out.height, y = i % step.out.height;
-        const float *in = at(arena, step.in, c, y), *add = step.add.at < 0 ? nullptr : at(arena, step.add, c, y);
+        const int64_t c = i / rows.height, y = i % rows.height;
+        const float* in = at(arena, step.in, c, y);
+        const float* add = added ? at(arena, step.add, c, y) : nullptr;
+        const float* gate = gated ? at(arena, step.third, c, broadcast ? 0 : y) : nullptr;
         float* out = at(arena, step.out, c, y);
-        const float scale = step.scale ? step.scale[c] : 1.0f, shift = step.shift ? step.shift[c] : 0.0f;
-        for (int64_t x = 0; x < count; ++x) {
-            float v = step.scale ? in[x] * scale + shift : in[x];
-            if (add) v += add[x];
-            out[x] = step.relu ? relu(v) : v;
+        const Vec scale = splat(step.scale ? step.scale[c] : 1.0f), shift = splat(step.shift ? step.shift[c] : 0.0f);
+        const Vec by = !broadcast ? Vec{} : task.program.lanes == 1 ? splat(*gate) : load(gate);
+        for (int64_t x = 0; x < rows.vectors; ++x) {
+            Vec v = load(in + x * LANES);
+            if (step.scale) v = v * scale + shift;
+            if (gated) v *= broadcast ? by : load(gate + x * LANES);
+            if (added) v += load(add + x * LANES);
+            rows.put(out, x, activated<ACTIVATION>(v));
         }
     }
+}
+
+static void elementwise(const Task& task) {
+#define ENTRY(name) elementwise_of<name>,
+    static void (*const kernels[])(const Task&) = {ACTIVATIONS(ENTRY)};
+#undef ENTRY
+    kernels[task.step.activation](task);
 }
 
 // Every stride-th pixel into a plane of its own: a strided convolution becomes one of stride 1, for pixels in vectors.
@@ -230,7 +271,8 @@ static void dot(const Task& task) {
             for (; j < row[1]; ++j) s[0] += step.values[j] * in[step.offsets[j]];
         }
         const float sum = (s[0] + s[1]) + (s[2] + s[3]);
-        *at(arena, step.out, o, 0) = step.relu ? relu(sum) : sum;
+        const float all = step.add.at < 0 ? sum : sum + *at(arena, step.add, o, 0);
+        *at(arena, step.out, o, 0) = step.activation ? activate(step.activation, all) : all;
     }
 }
 

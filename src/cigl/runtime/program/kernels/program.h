@@ -22,18 +22,28 @@ struct Norm {
     float *weight_gradient, *bias_gradient;
 };
 
+// What may be done to each element of a result, while it is in registers (activations.h).
+#define ACTIVATIONS(NAME) \
+    NAME(NONE) NAME(RELU) NAME(RELU6) NAME(SIGMOID) NAME(SILU) NAME(HARDSIGMOID) NAME(HARDSWISH) NAME(TANH) \
+    NAME(MISH) NAME(GELU) NAME(GELU_TANH)
+#define NUMBERED(name) name,
+enum Activation : int64_t { ACTIVATIONS(NUMBERED) };
+#undef NUMBERED
+
 struct Step {
-    int64_t kind, relu;  // kind: which kernel, by its number in the lists at the end of conv.h and plain.h
+    int64_t kind, activation;  // kind: which kernel, by its number in the lists at the end of conv.h and plain.h
     View in, add, out, normed;
     int64_t kernel[2], stride[2], padding[2];
     int64_t count_padding;             // AVG_POOL: divide by the whole kernel, not by what lies inside
+    int64_t groups;                    // CONV: of channels
     int64_t blocks;                    // CONV: blocks of input channels that the weights are sorted by
     const int32_t* rows;               // where each (block, output channel) starts in offsets and values
     const int32_t* offsets;            // of the input float each non-zero multiplies, from the output's first pixel
     const float *values, *bias;        // bias may be null
     const float *scale, *shift;        // per channel: of `normed`, ELEMENTWISE and AFFINE; may be null
+    double eps;                        // LAYER_NORM
+    View third;                        // ELEMENTWISE: what `in` is multiplied by
     // Training only:
-    View third;
     const float *scale2, *shift2, *mean, *mean2;  // per channel; may be null
     float* sums;                       // what blocks leave for the whole batch
     float* target;                     // SUM_BLOCKS, SCATTER: the gradient to be written
@@ -72,10 +82,11 @@ constexpr Field FIELDS[] = {
     FIELD(Norm, momentum), FIELD(Norm, eps), FIELD(Norm, mean), FIELD(Norm, inverse), FIELD(Norm, scale),
     FIELD(Norm, shift), FIELD(Norm, by_gradient), FIELD(Norm, by_value), FIELD(Norm, by_one),
     FIELD(Norm, weight_gradient), FIELD(Norm, bias_gradient),
-    WHOLE(Step), FIELD(Step, kind), FIELD(Step, relu), FIELD(Step, in), FIELD(Step, add), FIELD(Step, out),
+    WHOLE(Step), FIELD(Step, kind), FIELD(Step, activation), FIELD(Step, in), FIELD(Step, add), FIELD(Step, out),
     FIELD(Step, normed), FIELD(Step, kernel), FIELD(Step, stride), FIELD(Step, padding), FIELD(Step, count_padding),
+    FIELD(Step, groups),
     FIELD(Step, blocks), FIELD(Step, rows), FIELD(Step, offsets), FIELD(Step, values), FIELD(Step, bias),
-    FIELD(Step, scale), FIELD(Step, shift), FIELD(Step, third), FIELD(Step, scale2), FIELD(Step, shift2),
+    FIELD(Step, scale), FIELD(Step, shift), FIELD(Step, eps), FIELD(Step, third), FIELD(Step, scale2), FIELD(Step, shift2),
     FIELD(Step, mean), FIELD(Step, mean2), FIELD(Step, sums), FIELD(Step, target), FIELD(Step, places),
     FIELD(Step, ranks), FIELD(Step, off),
     FIELD(Step, norm), FIELD(Step, count), FIELD(Step, kept), FIELD(Step, outside),

@@ -74,7 +74,7 @@ static void affine(const Task& task) {
         {{affine_of<true, false, false>, affine_of<true, false, true>},
          {affine_of<true, true, false>, affine_of<true, true, true>}}};
     const Step& step = task.step;
-    kernels[step.add.at >= 0][step.third.at >= 0][step.relu != 0](task);
+    kernels[step.add.at >= 0][step.third.at >= 0][step.activation != 0](task);
 }
 
 // A block's mean and sum of squared deviations per channel, in two passes over what still is in the cache:
@@ -179,7 +179,7 @@ static void mask_of(const Task& task) {
 }
 
 static void mask(const Task& task) {
-    const bool a = task.step.add.at >= 0, b = task.step.third.at >= 0, r = task.step.relu != 0;
+    const bool a = task.step.add.at >= 0, b = task.step.third.at >= 0, r = task.step.activation != 0;
     if (!a) return mask_of<false, false, false>(task);
     if (b) return (r ? mask_of<true, true, true> : mask_of<true, true, false>)(task);
     (r ? mask_of<true, false, true> : mask_of<true, false, false>)(task);

@@ -1,4 +1,5 @@
 // All kernels for one instruction set. Compiled once per set, with its flags and -DVARIANT=name -DLANES=floats.
+#include "channels.h"
 #include "conv.h"
 #include "gradients.h"
 #include "plain.h"
@@ -9,7 +10,7 @@ namespace {
 #define KERNEL(kind, function) function,
 #define NAME(kind, function) " " #kind
 #define EVERY_KIND(LIST) \
-    CONV_KINDS(LIST) PLAIN_KINDS(LIST) TRAINING_KINDS(LIST) GRADIENT_KINDS(LIST)
+    CONV_KINDS(LIST) PLAIN_KINDS(LIST) TRAINING_KINDS(LIST) GRADIENT_KINDS(LIST) CHANNEL_KINDS(LIST)
 void (*const kernels[])(const Task&) = {EVERY_KIND(KERNEL)};
 const char kinds[] = EVERY_KIND(NAME);
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
-typedef float Vec __attribute__((vector_size(LANES * 4), may_alias));
+typedef float Vec __attribute__((vector_size(LANES * 4)));
 typedef float Unaligned __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef int32_t Mask __attribute__((vector_size(LANES * 4), may_alias));
 

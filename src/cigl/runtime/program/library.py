@@ -17,7 +17,7 @@ import torch as torch  # first: its OpenMP is then the one that the kernels use,
 from cigl.errors import CiglError
 from cigl.runtime.program import interface
 
-ABI = 4
+ABI = 5
 ISAS = ("avx512", "avx2", "portable")  # the best first
 _FOLDER = Path(__file__).parent
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#define CIGL_ABI 4
+#define CIGL_ABI 5
 
 // A value in the arena: float number `at` is the first pixel of the first channel. at < 0: there is none.
 struct View {

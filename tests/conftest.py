@@ -1,4 +1,5 @@
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -7,6 +8,9 @@ import torch
 
 # What is generated once serves all test processes, and nothing of the user's own data is touched.
 os.environ["CIGL_DATA"] = str(Path(tempfile.gettempdir()) / f"cigl-tests-{os.getuid()}")
+
+# The table of trainers in tests/compatibility refers to the tests in their own folder.
+sys.path.append(str(Path(__file__).parent / "integrations"))
 
 collect_ignore = [  # run by tests, in their own processes
     "integrations/process_worker.py",

@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.experimental import _config as sizes_config
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from cigl.errors import CiglError
@@ -105,6 +103,8 @@ def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 def _open_sizes() -> AbstractContextManager[Any]:
     """Sizes of 1 are left as open as others."""
+    from torch.fx.experimental import _config as sizes_config  # like torch.export itself, half of torch's compiler
+
     if not hasattr(sizes_config, "backed_size_oblivious"):  # before torch 2.7
         return nullcontext()
     return sizes_config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined,no-any-return]
@@ -154,6 +154,8 @@ def _keep_user_outputs(program: Any, graph: fx.Graph) -> None:
 
 
 def _signature(model: nn.Module, program: Any) -> Signature:
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
     order, defaults = parameters(model)
     leaves = pytree.tree_flatten_with_path(program.example_inputs)[0]
     order += [f"input_{n}" for n in range(len(order), len(program.example_inputs[0]))]

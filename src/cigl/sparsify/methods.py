@@ -295,7 +295,7 @@ _CATALOGUE: dict[str, Method] = {
         ),
         CigL(
             name="cigl-rise",
-            about="CigL with a random mask that rises, less where units have few inputs (experimental: values may change)",
+            about="CigL with a random mask that rises, less where units have few inputs (experimental)",
             random_mask=rise(0.2, until=0.75),
             fan_in_cap=0.005,
             average_of="p*W",

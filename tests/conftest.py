@@ -13,6 +13,7 @@ os.environ["CIGL_DATA"] = str(Path(tempfile.gettempdir()) / f"cigl-tests-{os.get
 sys.path.append(str(Path(__file__).parent / "integrations"))
 
 collect_ignore = [  # run by tests, in their own processes
+    "compatibility/zero_worker.py",
     "integrations/process_worker.py",
     "runtime/training/gradcheck_double.py",
     "sparsify/agreement_worker.py",

@@ -2,7 +2,11 @@
 
 import copy
 import io
+import os
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import schedulefree
@@ -353,3 +357,14 @@ def test_a_wrapper_without_hooks_and_without_an_optimizer_inside_is_refused():
     model = net()
     with pytest.raises(cigl.CiglError, match="the steps of Bare can't be followed"):
         attach(model, Bare(model.parameters()))
+
+
+@pytest.mark.slow
+def test_zero_on_two_processes():
+    """Each process keeps the state of a part of the parameters: weights and masks are those of plain SGD, bit for bit."""
+    worker = Path(__file__).with_name("zero_worker.py")
+    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
+    run += ["--rdzv-endpoint=localhost:0", str(worker)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("is right") == 2

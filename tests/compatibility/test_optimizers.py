@@ -361,7 +361,7 @@ def test_a_wrapper_without_hooks_and_without_an_optimizer_inside_is_refused():
 
 @pytest.mark.slow
 def test_zero_on_two_processes():
-    """Each process keeps the state of a part of the parameters: weights and masks are those of plain SGD, bit for bit."""
+    """Each process keeps the state of some parameters: weights and masks are those of plain SGD, bit for bit."""
     worker = Path(__file__).with_name("zero_worker.py")
     run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
     run += ["--rdzv-endpoint=localhost:0", str(worker)]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cigl.runtime.program import library
+from cigl.runtime.training import program
 from cigl.runtime.training.assembly import Arrays
 from cigl.runtime.training.nodes import Conv, Flatten, Mean, Pool, Sum, Term, Value, Weights, flattened, fuse, window
 from cigl.runtime.training.patterns import Pattern
@@ -15,6 +16,7 @@ from cigl.runtime.training.program import TrainingProgram
 
 library._FOLDER = Path(sys.argv[1])
 Arrays.floats = lambda self, count: self.own(np.zeros(count))
+program.FLOAT = torch.float64
 torch.set_default_dtype(torch.float64)
 torch.manual_seed(0)
 

@@ -480,3 +480,22 @@ def test_inputs_of_odd_kinds():
     with torch.inference_mode():
         model(torch.randn(9, 12))
     model(torch.randn(9, 12)).sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_another_default_dtype_changes_nothing(dtype):
+    """The kernels' memory is float32, not what torch makes when it is not told."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 4)), torch.randn(16, 12)
+    plain = copy.deepcopy(model)
+    kernels = on_kernels(model, thin(model, 0.3))
+    plain.load_state_dict(model.state_dict())
+    torch.set_default_dtype(dtype)
+    try:
+        model(x).sum().backward()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert kernels.sparse
+    plain(x).sum().backward()
+    torch.testing.assert_close(model[2].bias.grad, plain[2].bias.grad)
+    torch.testing.assert_close(model[0].bias.grad, plain[0].bias.grad, rtol=1e-4, atol=1e-5)

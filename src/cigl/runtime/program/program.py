@@ -107,11 +107,11 @@ class Program:
         if len(inputs) != len(self._inputs):
             raise CiglError(f"the program takes {len(self._inputs)} inputs, not {len(inputs)}.")
         sources = [self._source(i, tensor) for i, tensor in enumerate(inputs)]
-        outputs = [torch.empty(self.images, *value.shape) for value in self._outputs]
+        outputs = [torch.empty(self.images, *value.shape, dtype=torch.float32) for value in self._outputs]
         try:
             arena = self._arenas.pop()
         except IndexError:
-            arena = torch.zeros(executable.floats)
+            arena = torch.zeros(executable.floats, dtype=torch.float32)
         seconds = executable.run(arena, sources, outputs, timed)
         self._arenas.append(arena)
         return outputs, seconds

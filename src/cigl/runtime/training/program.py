@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +21,8 @@ from cigl.runtime.training.backward import Backward
 from cigl.runtime.training.forward import assemble_forward
 from cigl.runtime.training.nodes import Node, Value, Weights
 from cigl.runtime.training.patterns import address
+
+FLOAT = torch.float32  # of the kernels, whatever torch's default is; a test builds them in double
 
 
 class TrainingProgram:
@@ -79,7 +80,7 @@ class TrainingProgram:
                 tensor = getattr(module, name)
                 setattr(struct, name, None if tensor is None else tensor.data_ptr())
             struct.momentum = _advance(module)
-        outputs = [torch.empty(self.images, *value.shape) for value in self.outputs]
+        outputs = [torch.empty(self.images, *value.shape, dtype=FLOAT) for value in self.outputs]
         return outputs, self._call(0, self._middle, inputs, outputs, timed)
 
     def backward(
@@ -96,9 +97,9 @@ class TrainingProgram:
         for weights, entries, values in self._transposed:
             source = assembly.values[weights].ctypes.data
             library.get().cigl_gather(source, entries.ctypes.data, values.ctypes.data, weights.pattern.count)
-        sums = _SUMS.address(self._summed)
+        sums = _SUMS.memory(self._summed)
         for number, start in self._steps_of_sums:
-            self._steps[number].sums = sums + 4 * start
+            self._steps[number].sums = sums.data_ptr() + start * sums.element_size()
         found: dict[nn.Parameter, Tensor] = {}
         shared: list[tuple[nn.Parameter, Tensor]] = []  # of parameters that several norms or layers use
         for number, result in assembly.targets:
@@ -116,7 +117,7 @@ class TrainingProgram:
                     target = torch.zeros_like(parameter)
                     setattr(state.struct, f"{name}_gradient", target.data_ptr())
                     _collect(found, shared, parameter, target)
-        inputs = [torch.empty(self.images, *value.shape) for value in self.gradient_inputs]
+        inputs = [torch.empty(self.images, *value.shape, dtype=FLOAT) for value in self.gradient_inputs]
         seconds = self._call(self._middle, len(self._steps), gradients, inputs, timed)
         for parameter, target in shared:
             found[parameter] += target
@@ -146,12 +147,12 @@ class _Sums(threading.local):
     """Memory for the sums of weight gradients; zero before and after each backward, so all programs share it."""
 
     def __init__(self) -> None:
-        self._memory = np.zeros(0, np.float32)
+        self._memory = torch.zeros(0, dtype=FLOAT)
 
-    def address(self, floats: int) -> int:
+    def memory(self, floats: int) -> Tensor:
         if len(self._memory) < floats:
-            self._memory = np.zeros(floats, np.float32)
-        return self._memory.ctypes.data
+            self._memory = torch.zeros(floats, dtype=FLOAT)
+        return self._memory
 
 
 _SUMS = _Sums()
@@ -162,7 +163,7 @@ def _zeros(floats: int) -> Tensor:
     if floats * 4 >= 1 << 24 and sys.platform.startswith("linux"):
         with contextlib.suppress(AttributeError, OSError):  # another C library than glibc
             ctypes.CDLL(None).malloc_trim(0)
-    return torch.zeros(floats)
+    return torch.zeros(floats, dtype=FLOAT)
 
 
 def _advance(module: Any) -> float:

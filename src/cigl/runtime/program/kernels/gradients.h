@@ -3,6 +3,8 @@
 #pragma once
 #include "training.h"
 
+#include <algorithm>
+
 // Eight vectors, each summed over its lanes.
 typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
 static inline Eight sums_of(const Vec* v) {
@@ -222,7 +224,7 @@ static void scatter(const Task& task) {
         for (int64_t g = 1; g < p.groups; ++g) sum += step.sums[g * step.count + j];
         step.target[step.places[k]] = step.off && step.off[k] ? 0.0f : sum;
     }
-    std::memset(step.sums, 0, p.groups * step.count * sizeof(float));  // for the next time
+    std::fill_n(step.sums, p.groups * step.count, 0.0f);  // for the next time
 }
 
 #define GRADIENT_KINDS(KIND) \

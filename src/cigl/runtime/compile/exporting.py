@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from cigl.errors import CiglError
-from cigl.runtime.compile.capture import Capture
+from cigl.runtime.compile.capture import Capture, Captured
 from cigl.runtime.compile.conditions import Condition, from_source
 from cigl.runtime.compile.inputs import Path, Signature, parameters
 from cigl.runtime.compile.translating import translate
@@ -28,6 +28,28 @@ _TOLERANCE = 1e-4  # of the largest value
 
 class NotExported(Exception):
     """Why there is no graph."""
+
+
+def captures(
+    model: nn.Module,
+    examples: Examples | None,
+    trace: Callable[[nn.Module], Capture],
+    refusal: type[Exception],
+    reasons: list[str],
+) -> Iterator[Capture]:
+    """The model's graphs, the best first. ``trace`` may raise a ``refusal``; why one is missing goes to ``reasons``."""
+    if isinstance(model, Captured):
+        yield model.capture()
+        return
+    if examples is not None:
+        try:
+            yield export(model, examples)
+        except NotExported as error:
+            reasons.append(f"torch.export can't capture the model: {error}")
+    try:
+        yield trace(model)
+    except refusal as error:
+        reasons.append(str(error))
 
 
 def arguments(examples: Examples) -> tuple[tuple[Any, ...], dict[str, Any]]:

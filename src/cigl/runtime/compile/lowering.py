@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, fx, nn
 from torch.fx.node import map_aggregate
 
 from cigl.runtime.compile import operations as op
-from cigl.runtime.compile.capture import Capture, Captured
-from cigl.runtime.compile.exporting import Examples, NotExported, export
+from cigl.runtime.compile.exporting import Examples, captures
 from cigl.runtime.compile.network import Network, Unit
 from cigl.runtime.compile.parsing import ASKS_SHAPE, IN_PLACE, RESHAPES, makes_new, parse
 from cigl.runtime.compile.rebuilding import rebuild
@@ -23,7 +21,7 @@ def lower(model: nn.Module, example_inputs: Examples | None = None) -> Network:
     """The network of a copy of ``model``, not yet fused; ``Untraceable`` with the reason if there is none."""
     model = copied(model)
     notes: list[str] = []
-    for capture in _captures(model, example_inputs, notes):
+    for capture in captures(model, example_inputs, traced, NotTraced, notes):
         rebuild(model, capture.graph)
         try:
             network = Lowering(model, capture.graph, [*notes, *capture.notes]).network
@@ -32,22 +30,6 @@ def lower(model: nn.Module, example_inputs: Examples | None = None) -> Network:
         except SharedMemory as error:
             notes.append(str(error))
     raise Untraceable(model, notes)
-
-
-def _captures(model: nn.Module, example_inputs: Examples | None, notes: list[str]) -> Iterator[Capture]:
-    """The model's graphs, the best first; why one is missing is noted."""
-    if isinstance(model, Captured):
-        yield model.capture()
-        return
-    if example_inputs is not None:
-        try:
-            yield export(model, example_inputs)
-        except NotExported as error:
-            notes.append(f"torch.export can't capture the model: {error}")
-    try:
-        yield traced(model)
-    except NotTraced as error:
-        notes.append(str(error))
 
 
 class Untraceable(Exception):

@@ -11,15 +11,15 @@ allowed.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from cigl.runtime.compile.capture import Capture, Captured
-from cigl.runtime.compile.exporting import Examples, NotExported, export
+from cigl.runtime.compile.capture import Capture
+from cigl.runtime.compile.exporting import Examples, captures
 from cigl.runtime.compile.inputs import Signature, of_forward
 from cigl.runtime.compile.tracing import Tracer, hooked, remove_asserts
 from cigl.runtime.format.allowed import FLOATS, FUNCTION_NAMES, METHODS, is_plain, make_module, module_fields, shapes
@@ -37,27 +37,12 @@ def encode_graph(model: nn.Module, example_inputs: Examples | None = None) -> di
     An exported model gets the constants of its graph as buffers.
     """
     reasons: list[str] = []
-    for capture in _captures(model, example_inputs, reasons):
+    for capture in captures(model, example_inputs, _traced, Unsupported, reasons):
         try:
             return _encoded(model, capture)
         except Unsupported as reason:
             reasons.append(str(reason))
     raise Unsupported("; ".join(reasons))
-
-
-def _captures(model: nn.Module, example_inputs: Examples | None, reasons: list[str]) -> Iterator[Capture]:
-    if isinstance(model, Captured):
-        yield model.capture()
-        return
-    if example_inputs is not None:
-        try:
-            yield export(model, example_inputs)
-        except NotExported as error:
-            reasons.append(f"torch.export can't capture it ({error})")
-    try:
-        yield _traced(model)
-    except Unsupported as reason:
-        reasons.append(str(reason))
 
 
 def _traced(model: nn.Module) -> Capture:

@@ -18,6 +18,7 @@ collect_ignore = [  # run by tests, in their own processes
     "runtime/training/gradcheck_double.py",
     "sparsify/agreement_worker.py",
     "sparsify/ddp_worker.py",
+    "sparsify/fsdp_worker.py",
     "sparsify/resume_worker.py",
 ]
 

@@ -74,7 +74,9 @@ def test_fans_are_those_of_the_jacobian(name, seed):
     assert {s.name: s for s in select(layer)}[attribute].units == len(fan_in)
     assert fan_out.tolist() == uses.sum(0).tolist()
     # With weights of +-1, the sum of squares into a unit is its fan-in: after scaling, the dense one.
-    squares = jacobian(name, (mask * layout.scales(mask)).square()).sum(1)
+    ends, _ = layout.ends(torch.arange(mask.numel()), tuple(shape))
+    scales = (layout.dense_fan_in(tuple(shape)) / fan_in.clamp_min(1)).sqrt()[ends].view(shape)
+    squares = jacobian(name, (mask * scales).square()).sum(1)
     dense = jacobian(name, torch.ones(shape)).sum(1)
     alive = fan_in > 0
     torch.testing.assert_close(squares[alive], dense[alive])

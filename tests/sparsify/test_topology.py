@@ -5,7 +5,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from cigl import CiglError
-from cigl.sparsify.topology import change, largest
+from cigl.sparsify.selection import largest
+from cigl.sparsify.topology import Proposal, changes
+
+
+def change(active, keep_scores, grow_scores, keep, grow):
+    return changes([Proposal(active, keep_scores, grow_scores, keep, grow)])[0]
 
 
 def positions(*values):

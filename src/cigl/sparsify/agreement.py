@@ -19,7 +19,7 @@ import torch
 from torch import distributed
 
 from cigl.errors import CiglError, CiglWarning
-from cigl.sparsify.checks import fingerprint
+from cigl.sparsify.fingerprints import fingerprint
 from cigl.sparsify.layer import Layer
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Agreement:
 
     def compare(self, step: int) -> None:
         """Before the optimizer's step; raises where a partner's masks are others."""
-        if not _several():
+        if not _several() or self._layers[0].part.group is not None:  # whose masks follow from one selection
             return
         if self._mine is None or self._sparse.table.updates(step - 1):
             self._mine = {"step": step, "gradient": self._gradient(), "masks": self._masks()}

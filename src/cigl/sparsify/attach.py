@@ -7,16 +7,17 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cigl.callable_module import make_callable
 from cigl.errors import CiglError, CiglWarning, unknown
-from cigl.sparsify import topology
 from cigl.sparsify.binding import is_attached, unwrap
+from cigl.sparsify.checks import check_agreed
 from cigl.sparsify.distribution import allocate
-from cigl.sparsify.elements import as_scores, fill
+from cigl.sparsify.elements import as_scores, fill, read, write
 from cigl.sparsify.kernels import check_kind, check_possible
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.methods import Method, changed
@@ -24,8 +25,11 @@ from cigl.sparsify.methods import method as from_catalogue
 from cigl.sparsify.optimizer_state import OptimizerState
 from cigl.sparsify.optimizers import check_held, check_under_random_mask, follow
 from cigl.sparsify.options import is_number, is_whole
+from cigl.sparsify.rounds import count_weights
 from cigl.sparsify.schedule import Decay, Rise, Timetable
 from cigl.sparsify.select import LayerChoice, select, warn_of_dense_majority
+from cigl.sparsify.selection import Request, largest_of
+from cigl.sparsify.shards import local, local_gradient
 from cigl.sparsify.sparsifier import Sparsifier
 
 
@@ -113,6 +117,7 @@ def attach(
     if chosen.has_random_mask:
         check_under_random_mask(followed)
     states = OptimizerState(followed, state)
+    states.check_sharded(s.parameter for s in selected)
     if initial == "random":
         _check_not_sparse([(s.name, s.parameter) for s in selected])
     fixed = {s.name: s.density for s in selected if s.density is not None}
@@ -125,10 +130,14 @@ def attach(
     check_possible(kernels, model, [s.parameter for s in selected])
 
     bound = [Layer(s, counts[s.name], seed, states) for s in selected]
+    check_agreed(
+        bound, {**chosen.describe(), "seed": seed, "steps": table.steps, "initial": initial, "rescale": rescale}
+    )
     _check_cap(chosen, table, bound)
     for layer in bound:
         layer.set_mask(_initial_mask(layer, chosen, initial))
         layer.memory = {name: torch.zeros_like(layer.weight, dtype=torch.float32) for name in chosen.memory}
+    count_weights(bound)
     settings = {
         "sparsity": float(sparsity),
         "epochs": epochs,
@@ -160,8 +169,8 @@ def _make_sparse(sparse: Sparsifier, rescale: bool) -> None:
 
 def _masked_tensors(layer: Layer) -> list[Tensor]:
     """All that attaching changes."""
-    gradient = [] if layer.parameter.grad is None else [layer.parameter.grad]
-    return [layer.weight, *gradient, *(state.tensor for state in layer.states())]
+    gradient = local_gradient(layer.parameter)
+    return [layer.weight, *([] if gradient is None else [gradient]), *(state.tensor for state in layer.states())]
 
 
 def _check_numbers(method: Method, sparsity: float, initial: str, rescale: bool, **whole: int) -> None:
@@ -238,7 +247,8 @@ def _check_cap(method: Method, table: Timetable, layers: Iterable[Layer]) -> Non
 
 def _check_not_sparse(parameters: list[tuple[str, Tensor]]) -> None:
     for name, parameter in parameters:
-        zeros = float((parameter == 0).float().mean())
+        held = local(parameter)
+        zeros = float((held == 0).float().mean()) if held.numel() else 0.0
         if 0.5 <= zeros < 1:
             message = (
                 f"{zeros:.0%} of {name} is zero already, and a new random mask will zero most of the rest: to "
@@ -250,16 +260,23 @@ def _check_not_sparse(parameters: list[tuple[str, Tensor]]) -> None:
 
 def _initial_mask(layer: Layer, method: Method, initial: str) -> Tensor:
     if method.starts_dense:
-        return torch.ones(layer.shape, dtype=torch.bool)
-    mask = torch.zeros(layer.shape, dtype=torch.bool)
+        return torch.ones(layer.weight.shape, dtype=torch.bool)
+    mask = torch.zeros(layer.weight.shape, dtype=torch.bool)
     score = layer.weight.abs() if initial == "magnitude" else layer.uniform("initial", 0)
-    fill(mask, torch.from_numpy(topology.largest(as_scores(score), layer.target)), 1)
+    (chosen,) = largest_of([Request(as_scores(score), layer.target, layer.part)])
+    fill(mask, torch.from_numpy(chosen), 1)
     return mask
 
 
 def _rescale(layer: Layer) -> None:
     """Multiply the weights into each unit by sqrt(dense fan-in / sparse fan-in): their sum keeps its variance."""
-    layer.weight.mul_(layer.selected.layout.scales(layer.mask).to(layer.weight.dtype))
+    layout, shape = layer.selected.layout, tuple(layer.shape)
+    factors = (layout.dense_fan_in(shape) / layer.fans()[0].clamp_min(1)).sqrt()
+    active = layer.active()
+    units, _ = layout.ends(torch.from_numpy(layer.part.in_whole(active).astype(np.int64)), shape)
+    positions = layer.positions(active)
+    scales = factors[units].to(layer.weight)
+    write(layer.weight, positions, read(layer.weight, positions) * scales)
 
 
 make_callable(__name__)

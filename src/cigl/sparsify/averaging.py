@@ -35,7 +35,7 @@ class Mean:
             _check_names(values, self.mean)
         self.count += 1
         for name, value in values.items():
-            value = value.detach().to(_wide(value.dtype))
+            value = value.detach().to(wide(value.dtype))
             if self.count == 1:
                 self.mean[name] = value.clone()
                 if self.second_moment:
@@ -59,8 +59,9 @@ class Mean:
         count = state["count"]
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
             raise ValueError(f"{count!r} snapshots were averaged")
-        wide = {name: p.to(_wide(p.dtype)) for name, p in parameters.items()} if count else {}
-        mean, squares = _fitting(state["mean"], wide), _fitting(state["squares"], wide if self.second_moment else {})
+        expected = {name: p.to(wide(p.dtype)) for name, p in parameters.items()} if count else {}
+        mean = _fitting(state["mean"], expected)
+        squares = _fitting(state["squares"], expected if self.second_moment else {})
         self.count, self.mean, self.squares = count, mean, squares
 
 
@@ -96,7 +97,8 @@ def _check_names(values: Values, before: Values) -> None:
         )
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """That a mean is kept in."""
     return torch.promote_types(dtype, torch.float32)
 
 

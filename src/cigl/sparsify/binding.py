@@ -22,6 +22,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from cigl.errors import CiglError
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.optimizers import Followed, load_hooks
+from cigl.sparsify.shards import is_sharded
 
 
 class Listener(Protocol):
@@ -105,17 +106,23 @@ class Binding:
 
     def __init__(self, model: nn.Module, followed: Followed, layers: Iterable[Layer], listener: Listener):
         self._model, self._optimizer, self._listener = model, followed.stepping, listener
+        self._followed = followed
         self._inside = False  # a forward of the root is under way: it alone decides about Z
         self._handles: list[Any] = []
         try:
-            self._register(layers, followed)
+            self._register(layers)
         except BaseException:  # all hooks, or none
             self.remove()
             raise
         # Hooks that come after a compiled run of the model would be left out of it in silence.
         torch.compiler.reset()
 
-    def _register(self, layers: Iterable[Layer], followed: Followed) -> None:
+    def renew(self, layers: Iterable[Layer]) -> None:
+        """The layers have other parameters, and other hooks may have come before ours."""
+        self.remove()
+        self._register(layers)
+
+    def _register(self, layers: Iterable[Layer]) -> None:
         model, optimizer, listener = self._model, self._optimizer, self._listener
         # Prepended, so that no hook of the user's sees the weights before Z acts on them.
         self._add(model.register_forward_pre_hook(OpaqueHook(self._enter_root), prepend=True))
@@ -140,7 +147,7 @@ class Binding:
         self._add(after)
         # Prepended, so that hooks of the user's see M*W.
         optimizer._optimizer_step_post_hooks.move_to_end(after.id, last=False)  # type: ignore[attr-defined]
-        self._handles += load_hooks(followed, lambda _: listener.on_load_end())
+        self._handles += load_hooks(self._followed, lambda _: listener.on_load_end())
 
     def _add(self, handle: Any) -> None:
         self._handles.append(handle)
@@ -190,7 +197,7 @@ def _true_weights(layer: Layer, attribute: str) -> Callable[..., None]:
 
     def hook(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
         if layer.set_aside is not None and prefix + attribute in state:
-            state[prefix + attribute] = layer.true_weight()
+            state[prefix + attribute] = layer.whole(layer.true_weight())
 
     return hook
 
@@ -212,7 +219,8 @@ def _on_gradient(layer: Layer, listener: Listener, handles: list[Any]) -> None:
 
     try:
         parameter.requires_grad_(True)  # a frozen weight can't take the hook, but may be unfrozen later
-        handles.append(parameter.register_hook(before))
+        if not is_sharded(parameter):  # of a sharded one, FSDP shows the reduced gradient alone
+            handles.append(parameter.register_hook(before))
         handles.append(parameter.register_post_accumulate_grad_hook(after))
     finally:
         parameter.requires_grad_(trainable)
@@ -238,12 +246,13 @@ class TrueCopies:
     def _copy(self, memo: dict[int, Any]) -> nn.Parameter:
         parameter = self._layer.parameter
         if id(parameter) not in memo:
-            memo[id(parameter)] = nn.Parameter(self._layer.true_weight(), parameter.requires_grad)
+            weight = self._layer.whole(self._layer.true_weight())
+            memo[id(parameter)] = nn.Parameter(weight, parameter.requires_grad)
         copied: nn.Parameter = memo[id(parameter)]
         return copied
 
     def _reduce(self, protocol: Any) -> Any:
         parameter = self._layer.parameter
-        plain = nn.Parameter(self._layer.true_weight(), parameter.requires_grad)
+        plain = nn.Parameter(self._layer.whole(self._layer.true_weight()), parameter.requires_grad)
         plain.__dict__.update({name: value for name, value in parameter.__dict__.items() if name not in _COPYING})
         return plain.__reduce_ex__(protocol)

@@ -15,10 +15,14 @@ from torch import Tensor
 
 from cigl.errors import CiglError
 from cigl.sparsify.averaging import Collection
-from cigl.sparsify.checks import Fingerprints, fingerprints
+from cigl.sparsify.checks import Fingerprints
 from cigl.sparsify.ema import Averages, Ema
+from cigl.sparsify.fingerprints import fingerprints
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.options import is_number, is_whole
+from cigl.sparsify.rounds import count_weights
+from cigl.sparsify.sharded_state import has_shards, unwrapped, wrapped
+from cigl.sparsify.shards import local, sums
 from cigl.sparsify.state_evidence import Verdict
 
 if TYPE_CHECKING:
@@ -54,7 +58,7 @@ class SavedState:
         return {name: (layer.fingerprint, layer.optimizer) for name, layer in self.layers.items()}
 
 
-def save(sparse: Sparsifier, places: Mapping[str, int], averages: Averages) -> dict[str, Any]:
+def save(sparse: Sparsifier, places: Mapping[str, int], averages: Averages, complete: bool) -> dict[str, Any]:
     state: dict[str, Any] = {
         "version": VERSION,
         "step": sparse.step,
@@ -69,7 +73,9 @@ def save(sparse: Sparsifier, places: Mapping[str, int], averages: Averages) -> d
         state["ema"] = averages.state()
     if not sparse._states.is_known:
         state["optimizer_states"] = {n: v.fresh if v.per_weight else None for n, v in sparse._states.verdicts.items()}
-    return state
+    if not (complete or has_shards(sparse.model)):
+        return state
+    return wrapped(state, sparse.model, len(sparse.table.snapshot_steps), bool(sparse.method.second_moment))
 
 
 def _save_layer(layer: Layer) -> dict[str, Any]:
@@ -101,16 +107,18 @@ def read(sparse: Sparsifier, state: Mapping[str, Any], averages: Averages) -> Sa
 def _read(sparse: Sparsifier, state: Mapping[str, Any], averages: Averages) -> SavedState:
     for what, mine in (("method", sparse.method.describe()), ("settings", sparse.settings)):
         _check_same(f"{what} ", mine, state[what])
-    layers = {name: SavedLayer(**part) for name, part in state["layers"].items()}
-    shapes = {name: tuple(saved.mask.shape) for name, saved in layers.items()}
+    shapes = {name: tuple(part["mask"].shape) for name, part in state["layers"].items()}
     _check_same("layer ", {layer.name: tuple(layer.shape) for layer in sparse.layers}, shapes)
+    state = unwrapped(state, sparse.model)
+    layers = {name: SavedLayer(**part) for name, part in state["layers"].items()}
     for layer in sparse.layers:
-        _check_layer(layer, layers[layer.name], may_be_denser=sparse.method.starts_dense)
+        _check_layer(layer, layers[layer.name])
+    _check_counts(sparse, layers)
     if not is_whole(state["step"]) or state["step"] < 0:
         raise ValueError(f"step {state['step']!r}")
     collection = sparse.method.collection()
     if collection is not None:
-        collection.load_state_dict(state["collection"], dict(sparse.model.named_parameters()))
+        collection.load_state_dict(state["collection"], {n: local(p) for n, p in sparse.model.named_parameters()})
     elif state["collection"] is not None:
         raise ValueError(f"method {sparse.method.name!r} collects nothing")
     places = dict(state["places"])
@@ -127,19 +135,24 @@ def _read_verdicts(state: Mapping[str, Any]) -> dict[str, Verdict]:
     return {name: Verdict(False) if fresh is None else Verdict(True, fresh) for name, fresh in state.items()}
 
 
-def _check_layer(layer: Layer, saved: SavedLayer, may_be_denser: bool) -> None:
+def _check_counts(sparse: Sparsifier, layers: Mapping[str, SavedLayer]) -> None:
+    may_be_denser = sparse.method.starts_dense
+    ones = sums([layer.part for layer in sparse.layers], [[int(layers[la.name].mask.sum())] for la in sparse.layers])
+    for layer, (count,) in zip(sparse.layers, ones, strict=True):
+        if count != layer.target and not (may_be_denser and layer.target < count <= layer.size):
+            raise ValueError(f"the mask of {layer.name} has {int(count)} ones instead of {layer.target}")
+
+
+def _check_layer(layer: Layer, saved: SavedLayer) -> None:
     for what, mask in (("mask", saved.mask), ("explored mask", saved.explored)):
-        if mask.dtype != torch.bool or mask.shape != layer.shape:
+        if mask.dtype != torch.bool or mask.shape != layer.weight.shape:
             raise ValueError(f"the {what} of {layer.name} is {mask.dtype} of shape {tuple(mask.shape)}")
-    count = int(saved.mask.sum())
-    if count != layer.target and not (may_be_denser and layer.target < count <= layer.size):
-        raise ValueError(f"the mask of {layer.name} has {count} ones instead of {layer.target}")
     if bool((saved.mask & ~saved.explored).any()):
         raise ValueError(f"active weights of {layer.name} are not explored")
     if saved.memory.keys() != layer.memory.keys():
         raise ValueError(f"the method's memory of {layer.name} is {list(saved.memory)} instead of {list(layer.memory)}")
     for name, value in saved.memory.items():
-        if value.dtype != torch.float32 or value.shape != layer.shape:
+        if value.dtype != torch.float32 or value.shape != layer.weight.shape:
             raise ValueError(f"{name} of {layer.name} is {value.dtype} of shape {tuple(value.shape)}")
     checksums = [saved.fingerprint, *dict(saved.optimizer).values()]
     if not all(is_whole(checksum) for checksum in checksums):
@@ -162,5 +175,6 @@ def apply(sparse: Sparsifier, saved: SavedState) -> None:
         part = saved.layers[layer.name]
         layer.set_mask(part.mask, part.explored)
         layer.memory = {name: value.to(layer.bits.device, copy=True) for name, value in part.memory.items()}
+    count_weights(sparse.layers)
     sparse._states.restore(saved.optimizer_states)
     sparse.collection, sparse.step = saved.collection, saved.step

@@ -9,13 +9,16 @@ from __future__ import annotations
 import warnings
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from cigl.errors import CiglError, CiglWarning
+from cigl.sparsify.fingerprints import fingerprint, fingerprints
 from cigl.sparsify.layer import Layer
+from cigl.sparsify.shards import check_same, sums
 from cigl.sparsify.unselected import Unselected
 
 Fingerprints = Mapping[str, tuple[int, Mapping[str, int]]]  # of each layer's weights and optimizer state
@@ -48,16 +51,6 @@ class Checks:
         self._loaded = None
 
 
-def fingerprint(tensor: Tensor) -> int:
-    """A checksum, bit by bit."""
-    return zlib.crc32(tensor.contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
-
-
-def fingerprints(layer: Layer) -> tuple[int, dict[str, int]]:
-    """Of a layer's weights and of its optimizer state."""
-    return fingerprint(layer.true_weight()), {s.name: fingerprint(s.tensor) for s in layer.states()}
-
-
 def check_fingerprints(layers: Sequence[Layer], expected: Fingerprints, step: int) -> None:
     for layer in layers:
         weights, states = expected[layer.name]
@@ -69,6 +62,8 @@ def check_fingerprints(layers: Sequence[Layer], expected: Fingerprints, step: in
                 "optimizer's and the sparsifier's states, all saved at the same moment: attaching to loaded "
                 "weights zeroes those outside a new mask."
             )
+        if layer.part.group is not None:  # a sharded state may have been loaded without them
+            states_now = {name: states_now.get(name, 0) for name in states}
         if states_now != states:
             message = (
                 f"the optimizer's state of {layer.name} is not the one that was saved with the sparsifier (step "
@@ -82,15 +77,18 @@ def check_fingerprints(layers: Sequence[Layer], expected: Fingerprints, step: in
 def check_zeros(layers: Sequence[Layer], weights: bool = True) -> None:
     """After the user has loaded something: nothing may lie outside M."""
     for layer in layers:
-        outside = ~layer.mask
-        if weights and (stray := int(((layer.weight != 0) & outside).sum())):
+        outside, states = ~layer.mask, layer.states()
+        found = [int(((layer.weight != 0) & outside).sum())]
+        found += [int(((s.tensor != 0) & (s.tensor != s.of_zero) & outside).sum()) for s in states]
+        ((in_weights, *in_states),) = sums([layer.part], [found])
+        if weights and (stray := int(in_weights)):
             raise CiglError(
                 f"the weights loaded into the model have {stray} non-zeros outside the mask of {layer.name}: "
                 "load the sparsifier's state of the same moment too (sparse.load_state_dict), or load the "
                 "weights first and then attach with initial='magnitude'."
             )
-        for state in layer.states():
-            if stray := int(((state.tensor != 0) & (state.tensor != state.of_zero) & outside).sum()):
+        for state, stray in zip(states, map(int, in_states), strict=True):
+            if stray:
                 raise CiglError(
                     f"the state loaded into the optimizer has {stray} non-zeros ({state.name}) outside the mask of "
                     f"{layer.name}: load model, optimizer and sparsifier states that were saved at the same moment."
@@ -113,6 +111,15 @@ def check_parameters(layers: Sequence[Layer]) -> None:
                 "True), sharding, torch.func.functional_call or the like): detach, and attach to the model as it "
                 "is now."
             )
+
+
+def check_agreed(layers: Sequence[Layer], settings: Mapping[str, Any]) -> None:
+    """Where parameters are sharded: every process must have made the same layers sparse, in the same way."""
+    described = [(layer.name, tuple(layer.shape), layer.target) for layer in layers]
+    numbers = [zlib.crc32(repr(value).encode()) for value in (described, sorted(settings.items(), key=str))]
+    what = ["made different layers sparse", "been given different options or seeds"]
+    for part in {id(layer.part.group): layer.part for layer in layers if layer.part.group is not None}.values():
+        check_same(part, numbers, what)
 
 
 def check_same_masks(layers: Sequence[Layer], ddp: DistributedDataParallel) -> None:

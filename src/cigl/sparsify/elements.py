@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from cigl.sparsify.topology import Scores
+from cigl.sparsify.selection import Scores
 
 _INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -51,10 +51,10 @@ def keep_only(tensor: Tensor, bits: Tensor) -> None:
 
 
 def is_finite(tensor: Tensor) -> bool:
-    return all(math.isfinite(extreme.item()) for extreme in torch.aminmax(tensor))
+    return not tensor.numel() or all(math.isfinite(extreme.item()) for extreme in torch.aminmax(tensor))
 
 
 def as_scores(scores: Tensor) -> Scores:
-    """Row-major float32 numbers on the CPU, as topology.py takes them."""
+    """Row-major float32 numbers on the CPU, as selection.py takes them."""
     flat: Scores = scores.detach().to("cpu", torch.float32).reshape(-1).numpy()
     return flat

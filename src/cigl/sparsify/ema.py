@@ -10,7 +10,7 @@ average is one over the steps in which that weight existed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +22,7 @@ from cigl.sparsify.batch_norm import Forward
 from cigl.sparsify.elements import keep_only
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.options import is_number, is_whole
+from cigl.sparsify.shards import local
 
 if TYPE_CHECKING:
     from cigl.sparsify.sparsifier import Sparsifier
@@ -38,7 +39,9 @@ class Ema:
         self._masks: dict[str, Tensor] = {}  # M at the last update
         self._versions: dict[str, tuple[Tensor, int]] = {}  # by which a change of M is seen for nothing
 
-    def finalize(self, loader: Iterable[Any] | None = None, forward: Forward | None = None) -> nn.Module:
+    def finalize(
+        self, loader: Iterable[Any] | None = None, forward: Forward | None = None, whole: bool = False
+    ) -> nn.Module:
         """A plain copy of the model with the averaged weights, as ``sparse.finalize`` returns one.
 
         With batch norm pass ``loader`` (training data), to re-estimate its statistics, or average them too
@@ -46,7 +49,7 @@ class Ema:
         """
         if not self.count:
             raise CiglError("nothing was averaged yet: an EMA starts with the first step after sparse.ema(...).")
-        return finish.finalize_ema(self._sparse, self.values, loader, forward, needs_loader=not self.use_buffers)
+        return finish.finalize_ema(self._sparse, self.values, loader, forward, not self.use_buffers, whole)
 
     @torch.no_grad()
     def update(self) -> None:
@@ -55,7 +58,7 @@ class Ema:
             if self._has_changed(layer):
                 self._follow(layer)
         for name, value in _current(self._sparse.model, self.use_buffers).items():
-            wide = value.detach().to(torch.promote_types(value.dtype, torch.float32))
+            wide = local(value).to(torch.promote_types(value.dtype, torch.float32))
             if (average := self.values.get(name)) is None or average.shape != wide.shape:
                 self.values[name] = wide.clone()
                 continue
@@ -78,6 +81,10 @@ class Ema:
             keep_only(average, layer.bits)
         self._masks[layer.name], self._versions[layer.name] = layer.mask, (layer.bits, layer.bits._version)
 
+    def shard(self, rows: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
+        """The model was sharded: keep the local rows."""
+        self.values, self._masks, self._versions = rows(self.values), rows(self._masks), {}
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "decay": self.decay,
@@ -94,7 +101,7 @@ class Ema:
         if not is_whole(state["count"]) or state["count"] < 0:
             raise ValueError(f"{state['count']!r} steps were averaged")
         ema.count = int(state["count"])
-        now = {name: value.detach() for name, value in _current(sparse.model, ema.use_buffers).items()}
+        now = {name: local(value) for name, value in _current(sparse.model, ema.use_buffers).items()}
         if ema.count and now.keys() - state["values"].keys():
             raise ValueError(f"the EMA has no {min(now.keys() - state['values'].keys())}")
         for name, value in state["values"].items():
@@ -104,7 +111,7 @@ class Ema:
             ema.values[name] = torch.empty_like(now[name], dtype=wide).copy_(value)
         for layer in sparse.layers if ema.count else []:
             mask = state["masks"][layer.name]
-            if mask.dtype != torch.bool or mask.shape != layer.shape:
+            if mask.dtype != torch.bool or mask.shape != layer.weight.shape:
                 raise ValueError(f"the EMA's mask of {layer.name} is {mask.dtype} of shape {tuple(mask.shape)}")
             ema._masks[layer.name] = mask.to(layer.bits.device, copy=True)
         return ema
@@ -119,6 +126,9 @@ class Averages:
 
     def __len__(self) -> int:
         return len(self._all)
+
+    def __iter__(self) -> Iterator[Ema]:
+        return iter(self._all.values())
 
     def get(self, decay: float, use_buffers: bool) -> Ema:
         """The one with this decay; started, if there is none yet."""

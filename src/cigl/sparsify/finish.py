@@ -15,17 +15,23 @@ from cigl.sparsify.averaging import Mean, Snapshots
 from cigl.sparsify.batch_norm import Forward, reestimate_batch_norm, running_norms
 from cigl.sparsify.copies import make_plain
 from cigl.sparsify.elements import as_scores, fill, keep_only
+from cigl.sparsify.layer import Layer
 from cigl.sparsify.options import is_whole
 from cigl.sparsify.random_mask import RandomMask
 from cigl.sparsify.random_numbers import key
-from cigl.sparsify.topology import largest
+from cigl.sparsify.selection import Request, largest_of
+from cigl.sparsify.sharded_copies import copy_sharded
+from cigl.sparsify.sharded_state import has_shards
+from cigl.sparsify.shards import part_of, sums
 from cigl.sparsify.zeros import count_outside
 
 if TYPE_CHECKING:
     from cigl.sparsify.sparsifier import Sparsifier
 
 
-def finalize(sparse: Sparsifier, loader: Iterable[Any] | None, forward: Forward | None, average: bool) -> nn.Module:
+def finalize(
+    sparse: Sparsifier, loader: Iterable[Any] | None, forward: Forward | None, average: bool, whole: bool = False
+) -> nn.Module:
     mean = sparse.collection if average and isinstance(sparse.collection, Mean) else None
     if mean is not None and not mean.count:
         raise CiglError(
@@ -42,7 +48,7 @@ def finalize(sparse: Sparsifier, loader: Iterable[Any] | None, forward: Forward 
         rates = sparse.mask_rates if sparse.method.final_weights == "p*W" else {}
         final = {layer.name: layer.true_weight() * (1 - rates.get(layer.name, 0.0)) for layer in sparse.layers}
         values = _with_announced_zeros(sparse, final)
-    model = _plain_copy(sparse, values)
+    model = _plain_copy(sparse, values, whole)
     if loader is not None:
         reestimate_batch_norm(model, loader, forward)
     return model
@@ -54,6 +60,7 @@ def finalize_ema(
     loader: Iterable[Any] | None,
     forward: Forward | None,
     needs_loader: bool,
+    whole: bool,
 ) -> nn.Module:
     if needs_loader and loader is None and running_norms(sparse.model):
         raise CiglError(
@@ -61,7 +68,7 @@ def finalize_ema(
             "data, finalize(loader), or average them too, sparse.ema(decay, use_buffers=True)."
         )
     _check_length(sparse)
-    model = _plain_copy(sparse, _with_announced_zeros(sparse, average))
+    model = _plain_copy(sparse, _with_announced_zeros(sparse, average), whole)
     if loader is not None:
         reestimate_batch_norm(model, loader, forward)
     return model
@@ -117,11 +124,13 @@ def sample_posterior(
     if loader is not None and iter(loader) is loader and n > 1:
         raise CiglError("the loader can be read only once, and each model needs it: pass a list or a DataLoader.")
     variance = mean.variance()
+    starts = {name: part_of(p).start for name, p in sparse.model.named_parameters() if part_of(p).start}
     models = []
     for number in range(n):
         values = {}
         for name, value in mean.mean.items():
-            generator = torch.Generator().manual_seed(key(int(seed), "posterior", number, name) >> 1)
+            stream = "posterior" if name not in starts else f"posterior from {starts[name]}"
+            generator = torch.Generator().manual_seed(key(int(seed), stream, number, name) >> 1)
             noise = torch.randn(value.shape, generator=generator, dtype=value.dtype).to(value.device)
             values[name] = value + variance[name].clamp_min(0).sqrt() * noise
         models.append(_plain_copy(sparse, _with_announced_zeros(sparse, values)))
@@ -157,14 +166,15 @@ def _need_loader(sparse: Sparsifier, loader: Iterable[Any] | None, changed: bool
 
 def _cut_back(sparse: Sparsifier, mean: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Sup-tickets: the largest of the superposed weights, as many per layer as it may have."""
-    return dict(mean) | {layer.name: _largest(mean[layer.name], layer.target) for layer in sparse.layers}
+    return dict(mean) | {layer.name: _largest(mean[layer.name], layer) for layer in sparse.layers}
 
 
-def _largest(value: Tensor, count: int) -> Tensor:
-    """The ``count`` entries of largest magnitude, zeros elsewhere."""
+def _largest(value: Tensor, layer: Layer) -> Tensor:
+    """As many entries of largest magnitude as the layer may have, zeros elsewhere."""
     value = value.clone()
     bits = torch.zeros_like(value, dtype=torch.int8)
-    fill(bits, torch.from_numpy(largest(as_scores(value.abs()), count)).to(value.device), -1)
+    (chosen,) = largest_of([Request(as_scores(value.abs()), layer.target, layer.part)])
+    fill(bits, torch.from_numpy(chosen).to(value.device), -1)
     keep_only(value, bits)
     return value
 
@@ -175,12 +185,14 @@ def _with_announced_zeros(sparse: Sparsifier, values: Mapping[str, Tensor]) -> d
     for layer in sparse.layers:
         value = result[layer.name]
         if count_outside(value, layer.bits):
-            value = value.clone()
+            result[layer.name] = value = value.clone()
             keep_only(value, layer.bits)
-        if int(value.count_nonzero()) > layer.target:  # gradual pruning, before its last round
-            value = _largest(value, layer.target)
+    parts = [layer.part for layer in sparse.layers]
+    counts = sums(parts, [[int(result[layer.name].count_nonzero())] for layer in sparse.layers])
+    for layer, (count,) in zip(sparse.layers, counts, strict=True):
+        if count > layer.target:  # gradual pruning, before its last round
+            result[layer.name] = _largest(result[layer.name], layer)
             cut.append(layer.name)
-        result[layer.name] = value
     if cut:
         message = (
             f"the pruning of {cut[0]} was not completed: in what is returned, {len(cut)} layers were cut to the "
@@ -191,8 +203,10 @@ def _with_announced_zeros(sparse: Sparsifier, values: Mapping[str, Tensor]) -> d
 
 
 @torch.no_grad()
-def _plain_copy(sparse: Sparsifier, values: Mapping[str, Tensor]) -> nn.Module:
-    """Of the model, with these ``values``."""
+def _plain_copy(sparse: Sparsifier, values: Mapping[str, Tensor], whole: bool = False) -> nn.Module:
+    """Of the model, with these ``values``; ``whole``: not sharded, even if the model is."""
+    if has_shards(sparse.model):
+        return copy_sharded(sparse.model, values, whole)
     model = copy.deepcopy(sparse.model)
     make_plain(model)
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())

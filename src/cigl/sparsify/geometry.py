@@ -32,27 +32,40 @@ class Layout:
         """Of one matrix or kernel: the numbers that ER and ERK are made of."""
         return tuple(shape[1:] if self.batched else shape)
 
-    def view(self, tensor: Tensor) -> Tensor:
-        """As (groups, outputs per group, inputs per group, the rest)."""
-        groups = len(tensor) if self.batched else self.groups
-        rows = tensor.flatten(0, 1) if self.batched else tensor
-        view = rows.reshape(groups, rows.shape[0] // groups, rows.shape[1], -1)
-        return view.transpose(1, 2) if self.inputs_first else view
+    def table(self, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+        """As groups, rows, columns and elements of a kernel: rows are outputs, or inputs where these come first."""
+        rows, columns, *kernel = (shape[0] * shape[1], *shape[2:]) if self.batched else shape
+        return shape[0] if self.batched else self.groups, rows, columns, prod(kernel)
+
+    def units(self, shape: tuple[int, ...]) -> int:
+        """How many output units there are."""
+        groups, rows, columns, _ = self.table(shape)
+        return groups * columns if self.inputs_first else rows
+
+    def dense_fan_in(self, shape: tuple[int, ...]) -> int:
+        groups, rows, columns, kernel = self.table(shape)
+        return (rows // groups if self.inputs_first else columns) * kernel
+
+    def ends(self, positions: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """The output unit and the input unit that the weight at each position connects."""
+        groups, rows, columns, kernel = self.table(shape)
+        row = positions // (columns * kernel)
+        column = row // (rows // groups) * columns + positions // kernel % columns
+        return (column, row) if self.inputs_first else (row, column)
+
+    def fans_at(self, positions: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """The fan-in of each output unit and the fan-out of each input unit, where these weights are active."""
+        groups, rows, columns, kernel = self.table(shape)
+        outputs, inputs = self.ends(positions, shape)
+        sizes = (groups * columns, rows) if self.inputs_first else (rows, groups * columns)
+        fan_in, fan_out = (torch.bincount(ends, minlength=n) for ends, n in zip((outputs, inputs), sizes, strict=True))
+        if self.bilinear:
+            fan_out = torch.cat([fan_out, torch.bincount(positions % kernel, minlength=kernel)])
+        return fan_in, fan_out
 
     def fans(self, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """The active fan-in of each output unit and the active fan-out of each input unit."""
-        view = self.view(mask)
-        fan_out = view.sum((1, 3)).flatten()
-        if self.bilinear:
-            fan_out = torch.cat([fan_out, view.sum((0, 1, 2))])
-        return view.sum((2, 3)).flatten(), fan_out
-
-    def scales(self, mask: Tensor) -> Tensor:
-        """sqrt(dense fan-in / active fan-in) for each weight: the sum into a unit keeps its variance."""
-        view, (fan_in, _) = self.view(mask), self.fans(mask)
-        factors = (prod(view.shape[2:]) / fan_in.clamp_min(1)).sqrt().view(*view.shape[:2], 1, 1)
-        full = factors.expand(view.shape)
-        return (full.transpose(1, 2) if self.inputs_first else full).reshape(mask.shape)
+        """The same of a whole mask."""
+        return self.fans_at(mask.flatten().nonzero().squeeze(1), tuple(mask.shape))
 
 
 def layout_of(module: nn.Module, attribute: str, dimensions: int) -> Layout | None:

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from cigl.errors import CiglError, unknown
 from cigl.sparsify.layer import Layer
+from cigl.sparsify.shards import is_sharded
 
 KINDS = ("auto", "sparse", "masked")
 
@@ -59,7 +60,7 @@ def check_kind(kind: object) -> None:
 
 def check_possible(kind: str, model: nn.Module, parameters: Sequence[nn.Parameter]) -> None:
     """Refuse "sparse" where nothing could run so."""
-    reason = _implementation().impossible(model, parameters) if kind == "sparse" else ""
+    reason = _impossible(model, parameters) if kind == "sparse" else ""
     if reason:
         raise CiglError(f"kernels='sparse' is not possible: {reason}; use kernels='auto' or 'masked'.")
 
@@ -76,11 +77,18 @@ def make(
     ``needs_dense`` says of the step under way whether the method needs its dense gradient. ``needs_z`` is called before
     torch reads weights whose Z the kernels hold.
     """
-    if kind == "masked" or _implementation().impossible(model, [layer.parameter for layer in layers]):
+    if kind == "masked" or _impossible(model, [layer.parameter for layer in layers]):
         return None
     active = {layer.parameter: layer.active for layer in layers}
     kernels: Kernels = _implementation().TrainingKernels(model, active, needs_dense, needs_z, insist=kind == "sparse")
     return kernels
+
+
+def _impossible(model: nn.Module, parameters: Sequence[nn.Parameter]) -> str:
+    if any(is_sharded(parameter) for parameter in parameters):
+        return "the parameters are sharded, and FSDP computes with gathered, dense ones"
+    reason: str = _implementation().impossible(model, parameters)
+    return reason
 
 
 def _implementation() -> Any:

@@ -1,7 +1,9 @@
 """One sparse parameter: its mask M, what Z has set aside, and the few operations both need.
 
-All positions are row-major indices into the flattened parameter, whatever its memory layout. Nothing here
-decides *when* something happens (see step.py) or *which* weights (see topology.py).
+All positions are row-major indices into the flattened parameter, whatever its memory layout. Of a sharded parameter
+all tensors and positions here are those of the rows that this process holds, and ``shape``, ``size``, ``units``,
+``target`` and ``count`` are the whole parameter's. Nothing here decides *when* something happens (see step.py) or
+*which* weights (see topology.py).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from cigl.sparsify.elements import fill, keep_only, read, write
 from cigl.sparsify.optimizer_state import OptimizerState, StateTensor
 from cigl.sparsify.random_numbers import Positions
 from cigl.sparsify.select import Selected
+from cigl.sparsify.shards import like, local, local_gradient, part_of, total
 from cigl.sparsify.topology import Change
 
 _SAMPLE = 512  # weights that tell a GradScaler's factor
@@ -61,7 +64,7 @@ class Layer:
     """A parameter with its mask. Scores of a method may use everything that is public here."""
 
     selected: Selected
-    target: int  # how many weights the finished layer has
+    target: int  # how many weights the finished layer has, over all processes
     seed: int
     optimizer: OptimizerState
     bits: Tensor = field(init=False)  # M as int8: -1 (all bits set) where active, else 0
@@ -69,20 +72,31 @@ class Layer:
     memory: dict[str, Tensor] = field(default_factory=dict)  # what the method has declared
     gradient: Tensor | None = None  # dense, summed over the step's micro-batches, while it is needed
     is_dense: bool = False  # M is all ones: there is nothing to mask
+    count: int = 0  # active weights, over all processes (see counts.py)
+    explored_count: int = 0
     set_aside: SetAside | None = None  # while a Z is in force in the parameter itself
     held_z: Callable[[], Tensor] | None = None  # while one is in force in sparse kernels alone: its positions
     _masked: MaskedGradient | None = None
 
     def __post_init__(self) -> None:
-        self.name = self.selected.name
-        self.parameter = self.selected.parameter
+        self.bind(self.selected)
+
+    def bind(self, selected: Selected) -> None:
+        """To this parameter: the one that was selected, or what it became when the model was sharded."""
+        self.selected, self.name, self.parameter = selected, selected.name, selected.parameter
         self.shape, self.size = self.parameter.shape, self.parameter.numel()
-        self.units = self.selected.units
+        self.units = selected.units
+        self.part = part_of(self.parameter)
 
     @property
     def weight(self) -> Tensor:
         """W as the parameter holds it, without a graph."""
-        return self.parameter.detach()
+        return local(self.parameter)
+
+    @property
+    def version(self) -> int:
+        """Counts the writes to W."""
+        return self.parameter._version + (0 if self.part.group is None else self.weight._version)
 
     @property
     def mask(self) -> Tensor:
@@ -105,14 +119,21 @@ class Layer:
     def active(self) -> Positions:
         return np.flatnonzero(self.bits.cpu().contiguous().numpy()).astype(np.uint32)
 
+    def fans(self) -> tuple[Tensor, Tensor]:
+        """Active fan-in of each output unit and fan-out of each input unit, over all processes, which must all ask."""
+        positions = torch.from_numpy(self.part.in_whole(self.active()).astype(np.int64))
+        fan_in, fan_out = self.selected.layout.fans_at(positions, tuple(self.shape))
+        return total(self.part, fan_in), total(self.part, fan_out)
+
     def positions(self, array: Positions) -> Tensor:
         """Positions as torch takes them, on the parameter's device."""
         return torch.from_numpy(array.astype(np.int64)).to(self.bits.device)
 
     def uniform(self, stream: str, step: int) -> Tensor:
         """A number in [0, 1) for each weight, a pure function of seed, stream, step, name and position."""
-        numbers = random_numbers.uniform(self.size, self.seed, stream, step, self.name)
-        return torch.from_numpy(numbers).view(self.shape)
+        weight = self.weight
+        numbers = random_numbers.uniform(weight.numel(), self.seed, stream, step, self.name, self.part.start)
+        return torch.from_numpy(numbers).view(weight.shape)
 
     def follow_parameter(self) -> None:
         """Move to the parameter's device (``model.to(device)`` after attaching)."""
@@ -191,15 +212,31 @@ class Layer:
 
         A p.grad that is gone or zero is a new start: the user has thrown the earlier part away.
         """
-        so_far = self.parameter.grad
-        if self.gradient is None or so_far is None or not so_far.any():
+        if self.gradient is None or self.gradient_was_discarded():
             self.gradient = incoming.detach().clone()
         else:
             self.gradient += incoming.detach()
 
+    def gradient_was_discarded(self) -> bool:
+        so_far = local_gradient(self.parameter)
+        return so_far is None or not so_far.any()
+
+    def keep_reduced_gradient(self) -> None:
+        """The same for a sharded parameter, whose gradient is seen only when FSDP has reduced and accumulated it.
+
+        Before it is masked, p.grad holds the micro-batch's gradient, and where weights are in force all that was
+        accumulated besides.
+        """
+        gradient = local_gradient(self.parameter)
+        assert gradient is not None
+        if self.gradient is None or self._masked is None or self._masked.tensor() is not gradient:
+            self.gradient = gradient.clone()
+        else:
+            self.gradient = torch.where(self.mask & self.random_mask, gradient, self.gradient + gradient)
+
     def mask_gradient(self, from_kernels: bool = False) -> None:
         """By M and Z; where sparse kernels made the gradient, by a Z that they did not know."""
-        gradient = self.parameter.grad
+        gradient = local_gradient(self.parameter)
         assert gradient is not None
         if not self.is_dense and not from_kernels:
             keep_only(gradient, self.bits)
@@ -211,57 +248,65 @@ class Layer:
 
     def gradient_was_changed(self) -> bool:
         """Whether p.grad is another one, or was written to, since it was masked (noise, manual gradients)."""
-        gradient = self.parameter.grad
+        gradient = local_gradient(self.parameter)
         return gradient is not None and not (self._masked and self._masked.is_still(gradient))
 
     def show_overflow(self) -> None:
         """Make an overflow that the mask hides visible to a GradScaler, which then skips the step."""
-        gradient = self.parameter.grad
+        gradient = local_gradient(self.parameter)
         assert gradient is not None
         fill(gradient, self.bits.flatten().argmin().view(1), float("nan"))
 
-    def rescale_gradient(self, active: Positions) -> None:
+    def gradient_sums(self, active: Positions) -> tuple[float, float]:
+        """Sums over a sample of the active weights: of the kept dense gradient, and of p.grad as it was applied."""
+        gradient = local_gradient(self.parameter)
+        if self.gradient is None or gradient is None:
+            return 0.0, 0.0
+        sample = self.positions(active[:: max(1, active.size // _SAMPLE)])
+        applied, kept = read(gradient, sample).abs(), read(self.gradient, sample).abs()
+        return float(torch.where(applied != 0, kept, 0).sum()), float(applied.sum())
+
+    def rescale_gradient(self, kept: float, applied: float) -> None:
         """Undo a GradScaler's factor (and follow clipping) in the kept gradient: only p.grad had it.
 
-        The factor is the same for the whole tensor, so a sample of the active weights gives it.
+        The factor is the same for the whole tensor, so a sample gives it.
         """
-        if self.gradient is None or self.parameter.grad is None:
-            return
-        sample = self.positions(active[:: max(1, active.size // _SAMPLE)])
-        applied = read(self.parameter.grad, sample).abs()
-        kept = read(self.gradient, sample).abs()
-        before = float(torch.where(applied != 0, kept, 0).sum())
-        factor = float(applied.sum()) / before if before else 1.0
-        if factor != 1.0:
-            self.gradient *= factor
+        if self.gradient is not None and kept and applied != kept:
+            self.gradient *= applied / kept
 
     # M
 
-    def change_mask(self, change: Change, start_variance: str) -> None:
-        """Drop and grow; dropped weights and their gradient become zero, their optimizer state that of a new weight."""
+    def change_mask(self, change: Change) -> int:
+        """Drop and grow; dropped weights and their gradient become zero, their optimizer state that of a new weight.
+
+        Returns how many weights are active for the first time.
+        """
         dropped, grown = self.positions(change.dropped), self.positions(change.grown)
+        new = int((read(self.explored, grown) == 0).sum())
         fill(self.bits, dropped, 0)
         fill(self.bits, grown, -1)
         fill(self.explored, grown, 1)
-        self.is_dense = change.active.size == self.size
-        gradient = self.parameter.grad
+        self.is_dense = change.active.size == self.bits.numel()
+        gradient = local_gradient(self.parameter)
         for tensor in [self.weight, *([] if gradient is None else [gradient])]:
             fill(tensor, dropped, 0)
-        for name, tensor, new in ((state.name, state.tensor, state.of_zero) for state in self.states()):
-            fill(tensor, dropped, new)
-            if new:
-                fill(tensor, grown, new)
-            elif start_variance == "mean" and len(grown) and name in ("exp_avg_sq", "square_avg"):
-                total = tensor.sum()  # zero outside M, and at the grown weights so far
-                fill(tensor, grown, float(total / max(1, change.active.size - len(grown))))
+        for state in self.states():
+            fill(state.tensor, dropped, state.of_zero)
+            if state.of_zero:
+                fill(state.tensor, grown, state.of_zero)
+        return new
 
     def clear_inactive(self) -> None:
         """Zero weights and gradient and reset state outside M: at the start, and where an optimizer mixes weights."""
-        gradient = [] if self.parameter.grad is None else [self.parameter.grad]
-        for tensor in [self.weight, *gradient]:
+        gradient = local_gradient(self.parameter)
+        for tensor in [self.weight, *([] if gradient is None else [gradient])]:
             keep_only(tensor, self.bits)
         for state in self.states():
             state.clear(self.bits)
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        """A local tensor as what the parameter is: a DTensor, where it is sharded."""
+        return like(self.parameter, tensor)
 
     def writable(self, scores: Tensor) -> Tensor:
         """Scores that may be written to: a copy, if a method has returned something of the layer itself."""

@@ -37,7 +37,7 @@ class Loop:
     ):
         self.step: Step | None = None
         self._sparse, self._random_mask, self._checks = sparse, random_mask, checks
-        self._kernels, self._averages = kernels, averages
+        self.kernels, self._averages = kernels, averages
         self._processes = Processes(sparse.layers, sparse.method.has_random_mask or bool(sparse.table.update_steps))
         self.zeros, self.watch, self.agreement = Zeros(sparse.layers), Watch(sparse), Agreement(sparse)
 
@@ -48,10 +48,18 @@ class Loop:
 
     def _current(self) -> Step:
         if self.step is None:
-            self.step = Step(self._sparse, self._random_mask, self._processes, self._kernels)
+            self.step = Step(self._sparse, self._random_mask, self._processes, self.kernels)
         return self.step
 
     def on_forward(self, module: nn.Module) -> None:
+        changes = self.step is None or self.step.changes_weights(module.training)
+        gathered = self._sparse._sharding.before_change() if changes else []
+        self._forward(module)
+        for group in gathered:
+            group.unshard()
+            group.wait_for_unshard()
+
+    def _forward(self, module: nn.Module) -> None:
         is_part = module is not self._sparse.model
         if not self.has_begun:
             for layer in self._sparse.layers:
@@ -60,6 +68,8 @@ class Loop:
             if not self.has_begun:
                 self._checks.run(self._sparse.step)
                 self.zeros.restore(everywhere=self._sparse.table.updates(self._sparse.step + 1))
+            else:
+                self._current().forget_discarded()
             self._current().forward(whole=not is_part)
             self.watch.forward()
             return
@@ -83,6 +93,7 @@ class Loop:
         self._current().mask_gradient(layer)
 
     def on_step_begin(self) -> None:
+        self._sparse._sharding.before_change()
         self.agreement.compare(self._sparse.step + 1)
         self._current().begin_update()
 
@@ -116,6 +127,6 @@ class Loop:
         self.step = None
         for layer in self._sparse.layers:
             layer.end_step()
-        if self._kernels is not None:
-            self._kernels.end_step()
+        if self.kernels is not None:
+            self.kernels.end_step()
         self.zeros.seal()

@@ -18,6 +18,7 @@ from cigl.errors import CiglError
 from cigl.sparsify.elements import fill, keep_only, write
 from cigl.sparsify.optimizers import Followed
 from cigl.sparsify.options import is_number
+from cigl.sparsify.shards import is_sharded, local
 from cigl.sparsify.state_evidence import Fresh, Observation, Verdict
 
 if TYPE_CHECKING:
@@ -107,6 +108,15 @@ class OptimizerState:
         self.keeps_zeros = all(known is not None and known.keeps_zeros for _, known in self._owners)
         self._observations: list[Observation] = []
 
+    def check_sharded(self, parameters: Iterable[nn.Parameter]) -> None:
+        """What a process finds out from the rows that it holds, the others might not."""
+        if not (self.is_known or self._named) and any(is_sharded(parameter) for parameter in parameters):
+            raise CiglError(
+                f"{type(self.optimizer).__name__} is not one of torch's optimizers, and with sharded parameters its "
+                "states can't be found out: name those that have one number per weight with state=[...] (an empty "
+                "list, if there are none)."
+            )
+
     def of(self, parameter: nn.Parameter) -> list[StateTensor]:
         """The states of a parameter that are per weight, as far as is known."""
         found: list[StateTensor] = []
@@ -119,7 +129,7 @@ class OptimizerState:
                 for name, fresh in known.states.items():
                     if name in state and (value := state[name]) is not None and value.shape == shape:
                         new = self._option(fresh, parameter) if isinstance(fresh, Option) else fresh
-                        found.append(StateTensor(name, value, new))
+                        found.append(StateTensor(name, local(value), new))
             if not self.is_known:
                 for name, verdict in self.verdicts.items():
                     if verdict.per_weight and (view := _as_weights(state.get(name), parameter)) is not None:
@@ -219,9 +229,10 @@ def _as_weights(value: Any, parameter: nn.Parameter) -> Tensor | None:
     """A view of a state in the parameter's shape, if it is a float tensor with as many entries, as such or flat."""
     if not isinstance(value, Tensor) or type(value.data) is not type(parameter.data) or not value.is_floating_point():
         return None
-    if value.shape == parameter.shape:
+    value, held = local(value), local(parameter)
+    if value.shape == held.shape:
         return value if _is_dense(value) else None
-    return value.view(parameter.shape) if value.shape == (parameter.numel(),) and value.is_contiguous() else None
+    return value.view(held.shape) if value.shape == (held.numel(),) and value.is_contiguous() else None
 
 
 def _is_dense(tensor: Tensor) -> bool:

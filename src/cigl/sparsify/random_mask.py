@@ -14,6 +14,7 @@ from cigl.sparsify.layer import Layer
 from cigl.sparsify.methods import Method
 from cigl.sparsify.random_numbers import LARGEST, Positions, key, mix
 from cigl.sparsify.schedule import Timetable
+from cigl.sparsify.shards import Part
 
 
 class RandomMask:
@@ -27,10 +28,7 @@ class RandomMask:
         """The share of each layer's active weights that the Z of a step switches off."""
         if not self._method.has_random_mask:
             return [0.0] * len(self._layers)
-        rates = [
-            self._method.mask_rate(layer, active, self._table, step)
-            for layer, active in zip(self._layers, self._drawn().counts, strict=True)
-        ]
+        rates = [self._method.mask_rate(layer, layer.count, self._table, step) for layer in self._layers]
         for layer, rate in zip(self._layers, rates, strict=True):
             if not 0 <= rate < 1:
                 raise CiglError(
@@ -57,20 +55,27 @@ class RandomMask:
 
     def mask_changed(self, active: Mapping[str, Positions] | None = None) -> None:
         """M is another one, with these ``active`` positions if they are known."""
-        self._draw = Draw(active) if active is not None and self._method.has_random_mask else None
+        if active is None or not self._method.has_random_mask:
+            self._draw = None
+        else:
+            self._draw = Draw(active, [layer.part for layer in self._layers])
 
     def _drawn(self) -> Draw:
         if self._draw is None:
-            self._draw = Draw(self.active())
+            self._draw = Draw(self.active(), [layer.part for layer in self._layers])
         return self._draw
 
 
 class Draw:
     """Z over the active weights of all layers, a Bernoulli switch-off each at its layer's rate, in one pass."""
 
-    def __init__(self, active: Mapping[str, Positions]):
+    def __init__(self, active: Mapping[str, Positions], parts: Sequence[Part] = ()):
         self.names = list(active)
         self.positions: Positions = np.concatenate(list(active.values()))
+        self.in_whole = self.positions
+        if any(part.start for part in parts):  # local rows of sharded weights
+            pairs = zip(parts, active.values(), strict=True)
+            self.in_whole = np.concatenate([part.in_whole(positions) for part, positions in pairs])
         self.counts = [len(part) for part in active.values()]
         self.bounds = [0, *(int(end) for end in np.cumsum(self.counts))]
 
@@ -84,7 +89,7 @@ class Draw:
             (start, end, key(seed, stream, step, name))
             for start, end, name in zip(self.bounds, self.bounds[1:], self.names, strict=False)
         ]
-        numbers = mix(self.positions, spans)
+        numbers = mix(self.in_whole, spans)
         is_off = np.empty(numbers.shape, bool)
         for (start, end, _), rate in zip(spans, rates, strict=True):
             np.less(numbers[start:end], np.uint32(_threshold(rate)), out=is_off[start:end])

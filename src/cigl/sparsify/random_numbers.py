@@ -56,8 +56,8 @@ def mix(positions: Positions, spans: Sequence[tuple[int, int, int]]) -> Position
     return h
 
 
-def uniform(size: int, seed: int, stream: str, step: int, name: str) -> npt.NDArray[np.float32]:
-    """One number in [0, 1) for each position of a tensor of ``size`` elements."""
-    h = mix(np.arange(size, dtype=np.uint32), [(0, size, key(seed, stream, step, name))])
+def uniform(size: int, seed: int, stream: str, step: int, name: str, start: int = 0) -> npt.NDArray[np.float32]:
+    """One number in [0, 1) for each of ``size`` positions of a tensor, from ``start`` on."""
+    h = mix(np.arange(start, start + size, dtype=np.uint32), [(0, size, key(seed, stream, step, name))])
     h >>= np.uint32(8)  # 24 bits are what a float32 holds exactly
     return h.astype(np.float32) * np.float32(2.0**-24)

@@ -15,6 +15,7 @@ from cigl.errors import CiglError
 from cigl.sparsify import left_out
 from cigl.sparsify.geometry import Layout, is_bias, layout_of, layout_on_request
 from cigl.sparsify.random_numbers import LARGEST
+from cigl.sparsify.shards import local, refusal
 
 LayerChoice = Mapping[str, "bool | float"]
 
@@ -78,8 +79,7 @@ class Selected:
     @property
     def units(self) -> int:
         """How many output units there are."""
-        view = self.layout.view(torch.empty_like(self.parameter, device="meta"))
-        return view.shape[0] * view.shape[1]
+        return self.layout.units(tuple(self.parameter.shape))
 
     def fans(self, mask: Tensor) -> tuple[Tensor, Tensor]:
         """The active fan-in of each output unit and the active fan-out of each input unit."""
@@ -186,15 +186,18 @@ def _check(candidate: Candidate) -> None:
             f"{name} belongs to a parametrization, and zeros in it need not be zeros of the weight: remove the "
             f"parametrization, or {way_out}."
         )
-    if type(parameter.data) is not Tensor:
+    if reason := refusal(parameter):
+        raise CiglError(f"{name} {reason}; {way_out}.")
+    held = local(parameter)
+    if type(held) is not Tensor:
         raise CiglError(
-            f"{name} holds a {type(parameter.data).__name__}, not a plain tensor (FSDP and other sharding are "
-            "not supported): attach to the unsharded model, or use DistributedDataParallel."
+            f"{name} holds a {type(held).__name__}, not a plain tensor: use plain tensors, DistributedDataParallel or "
+            f"FSDP2 (torch.distributed.fsdp.fully_shard), or {way_out}."
         )
     if not parameter.is_floating_point() or parameter.dim() < 2:
         raise CiglError(f"{name} ({parameter.dtype}, {parameter.dim()} dimensions) can't be sparse: {way_out}.")
-    dense = torch.empty_like(parameter, device="meta", memory_format=torch.preserve_format)
-    if parameter.numel() == 0 or parameter.numel() >= LARGEST or dense.stride() != parameter.stride():
+    dense = torch.empty_like(held, device="meta", memory_format=torch.preserve_format)
+    if parameter.numel() == 0 or parameter.numel() >= LARGEST or dense.stride() != held.stride():
         raise CiglError(f"{name} is empty, too large or overlaps itself in memory: {way_out}.")
     if any(getattr(owner.module, "sparse", False) for owner in candidate.owners):
         raise CiglError(f"{name} gets sparse gradients: build its embedding with sparse=False, or {way_out}.")

@@ -19,6 +19,7 @@ from cigl.sparsify.binding import Binding
 from cigl.sparsify.checks import Checks
 from cigl.sparsify.copies import Absent
 from cigl.sparsify.ema import Averages, Ema
+from cigl.sparsify.follow_sharding import Sharding
 from cigl.sparsify.kernels import make
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.loop import Loop
@@ -66,13 +67,14 @@ class Sparsifier:
             self._loop = Loop(self, self._random_mask, self._checks, self._kernels, self._averages)
             self._binding = Binding(model, states.followed, layers, self._loop)
             undo.pop_all()
+        self._sharding = Sharding(self, self._was_sharded)
 
     # Looking
 
     @property
     def masks(self) -> dict[str, Tensor]:
-        """M: parameter name to bool tensor."""
-        return {layer.name: layer.mask for layer in self.layers}
+        """M: parameter name to bool tensor, sharded as the parameter is."""
+        return {layer.name: layer.whole(layer.mask) for layer in self.layers}
 
     @property
     def random_masks(self) -> dict[str, Tensor] | None:
@@ -80,7 +82,7 @@ class Sparsifier:
         step = self._loop.step
         if step is None or not step.has_begun or not self.method.has_random_mask:
             return None
-        return {layer.name: layer.random_mask for layer in self.layers}
+        return {layer.name: layer.whole(layer.random_mask) for layer in self.layers}
 
     @property
     def mask_rates(self) -> dict[str, float]:
@@ -91,15 +93,15 @@ class Sparsifier:
     @property
     def density(self) -> float:
         """Active weights over all selected weights."""
-        return sum(int(layer.mask.sum()) for layer in self.layers) / sum(layer.size for layer in self.layers)
+        return sum(layer.count for layer in self.layers) / sum(layer.size for layer in self.layers)
 
     @property
     def explored(self) -> float:
         """ITOP rate: the share of weights that were ever active."""
-        return sum(int(layer.explored.sum()) for layer in self.layers) / sum(layer.size for layer in self.layers)
+        return sum(layer.explored_count for layer in self.layers) / sum(layer.size for layer in self.layers)
 
     def summary(self) -> Summary:
-        """A table per layer and in all; print it."""
+        """A table per layer and in all; print it. Where parameters are sharded, every process must ask for it."""
         return summarize(self, self._calls.places, self._kernels)
 
     def learning_rate(self, before: Callable[[int], float] | None = None) -> Callable[[int], float]:
@@ -119,17 +121,22 @@ class Sparsifier:
         return finish.changes_weights(self) and bool(running_norms(self.model))
 
     def finalize(
-        self, loader: Iterable[Any] | None = None, forward: Forward | None = None, average: bool = True
+        self,
+        loader: Iterable[Any] | None = None,
+        forward: Forward | None = None,
+        average: bool = True,
+        whole: bool = False,
     ) -> nn.Module:
         """A plain copy of the model with the method's final weights; the attached model stays as it is.
 
         ``loader`` (training data) is needed where the model has batch norm and the returned weights are not
         those it was trained with; given for another method, the statistics are re-estimated all the same.
         ``forward(model, batch)`` runs one batch where the usual forms of a batch don't fit.
-        ``average=False`` takes the current weights instead of the average.
+        ``average=False`` takes the current weights instead of the average. Of a sharded model (FSDP2) a sharded one
+        is returned, or with ``whole=True`` a plain one with all weights on every process.
         """
         self._check()
-        return finish.finalize(self, loader, forward, average)
+        return finish.finalize(self, loader, forward, average, whole)
 
     def members(self, n: int | None = None) -> list[nn.Module]:
         """Plain models whose predictions are to be averaged: snapshots, or ``n`` draws of Z."""
@@ -154,15 +161,22 @@ class Sparsifier:
             raise CiglError("this sparsifier was detached: there are no more steps to average.")
         return self._averages.get(decay, use_buffers)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything needed to resume, as tensors and plain values; save it with the model and optimizer."""
-        return checkpoint.save(self, self._calls.places, self._averages)
+    def state_dict(self, complete: bool = False) -> dict[str, Any]:
+        """Everything needed to resume, as tensors and plain values; save it with the model and optimizer.
+
+        Where parameters are sharded, it holds DTensors, for torch.distributed.checkpoint, and every process must call.
+        That loads into what is there: ``complete`` adds averages that have not begun, as zeros (a sharded state always
+        has them), so that a checkpoint of a sharded model can be loaded for a plain one.
+        """
+        self._sharding.before_change()
+        return checkpoint.save(self, self._calls.places, self._averages, complete)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state, or refuse it with nothing changed.
 
         The model's weights must be those of the same moment: the next training forward compares.
         """
+        self._sharding.before_change()
         saved = checkpoint.read(self, state, self._averages)
         self._loop.restore_weights()
         checkpoint.apply(self, saved)
@@ -191,9 +205,20 @@ class Sparsifier:
     def _torch_reads(self, parameters: Collection[nn.Parameter]) -> None:
         self._loop.torch_reads(parameters)
 
+    def _was_sharded(self) -> None:
+        """The model was sharded after it was attached, and the layers hold the parameters of now."""
+        if self._kernels is not None:
+            self._kernels.remove()
+            self._kernels = self._loop.kernels = None
+        self._random_mask.mask_changed()
+        self._unselected.parameters_were_replaced()
+        self._binding.renew(self.layers)
+        self._loop.zeros.seal()
+
     def _check(self) -> None:
         if self._binding.is_removed:
             raise CiglError("this sparsifier was detached: finalize before detach(), or attach anew.")
+        self._sharding.before_change()
         self._unselected.check()
         self._checks.run(self.step)
         self._loop.zeros.report()

@@ -49,8 +49,8 @@ class Observation:
 
     @classmethod
     def of(cls, layer: Layer, states: dict[str, Tensor]) -> Observation:
-        stride = layer.size // _SAMPLE | 1  # odd, so that it doesn't run along a column
-        positions = torch.arange(0, layer.size, stride, device=layer.bits.device)
+        stride = layer.bits.numel() // _SAMPLE | 1  # odd, so that it doesn't run along a column
+        positions = torch.arange(0, layer.bits.numel(), stride, device=layer.bits.device)
         before = {name: read(state, positions) for name, state in states.items()}
         active = read(layer.bits, positions) != 0
         return cls(layer, positions, read(layer.weight, positions), before, active)

@@ -30,6 +30,7 @@ from cigl.sparsify.layer import Layer
 from cigl.sparsify.processes import Processes
 from cigl.sparsify.random_mask import RandomMask
 from cigl.sparsify.rounds import update_topology
+from cigl.sparsify.shards import is_sharded, local, sums
 
 if TYPE_CHECKING:
     from cigl.sparsify.sparsifier import Sparsifier
@@ -65,6 +66,7 @@ class Step:
         self._overflow: Layer | None = None  # has NaN or Inf in a dense gradient that is needed
         self._sparse, self._random_mask, self._processes, self._kernels = sparse, random_mask, processes, kernels
         self._layers, self._optimizer, self._states = sparse.layers, sparse.optimizer, sparse._states
+        self._parts = [layer.part for layer in sparse.layers]
         self._rates: list[float] = []  # of Z in each layer, once it is in force
 
     @property
@@ -73,6 +75,10 @@ class Step:
         return self.phase not in (Phase.NEW, Phase.NO_FORWARD)
 
     # Forward
+
+    def changes_weights(self, training: bool) -> bool:
+        """Whether a forward would put another Z in force, or take it away."""
+        return not self.has_begun or (self.phase is Phase.SUSPENDED) is training
 
     def forward(self, whole: bool) -> None:
         """Before a training forward: M*Z*W. Gradient accumulation keeps the Z of the first.
@@ -133,9 +139,19 @@ class Step:
 
     def keep_gradient(self, layer: Layer, incoming: Tensor) -> None:
         """Keep a micro-batch's dense gradient, where this step needs it."""
-        if self._wants_gradient:
+        if self._needs_gradient(layer):
             layer.keep_gradient(incoming)
             self._is_averaged = False
+
+    def _needs_gradient(self, layer: Layer) -> bool:
+        """In a layer that stays dense, nothing can grow."""
+        return self._wants_gradient and layer.target < layer.size
+
+    def forget_discarded(self) -> None:
+        """Before a training forward: gradients that the user has thrown away are none of this step's."""
+        for layer in self._layers:
+            if layer.part.group is not None and layer.gradient is not None and layer.gradient_was_discarded():
+                layer.gradient = None
 
     def mask_gradient(self, layer: Layer) -> None:
         """A layer's p.grad is complete: mask it by M*Z, so that clipping and logging see the right norm."""
@@ -151,6 +167,8 @@ class Step:
             self.put_in_force(self._layers)
         if self._kernels is not None and layer.parameter.grad is not None:
             self._kernels.on_gradient(layer.parameter, layer.parameter.grad)
+        if self._needs_gradient(layer) and is_sharded(layer.parameter):
+            layer.keep_reduced_gradient()
         self._mask(layer)
         if self._overflow is layer:
             self._overflow = None
@@ -166,8 +184,8 @@ class Step:
         """Before the optimizer's step, which some error may still prevent with nothing changed."""
         self._check_forward()
         self._average_gradients()
-        if self._overflow is not None:
-            raise self._not_finite(self._overflow)
+        if (layer := self._overflown()) is not None:
+            raise self._not_finite(layer)
         for layer in self._layers:
             if layer.gradient_was_changed():
                 self._mask(layer)
@@ -198,8 +216,9 @@ class Step:
         if not updates and all(layer.gradient is None for layer in self._layers):
             return
         active = self._random_mask.active()
-        for layer in self._layers:
-            layer.rescale_gradient(active[layer.name])
+        applied = sums(self._parts, [layer.gradient_sums(active[layer.name]) for layer in self._layers])
+        for layer, (kept, used) in zip(self._layers, applied, strict=True):
+            layer.rescale_gradient(kept, used)
             sparse.method.observe(layer, sparse.table, self.number)
         if updates:
             after = update_topology(self._layers, active, sparse.method, sparse.table, self.number)
@@ -226,7 +245,7 @@ class Step:
     def _snapshot(self) -> dict[str, Tensor]:
         """M*Z*W (or M*pW) of the selected parameters and the others as they are."""
         method, model = self._sparse.method, self._sparse.model
-        values = {name: p.detach() for name, p in model.named_parameters()}
+        values = {name: local(p) for name, p in model.named_parameters()}
         for layer, rate in zip(self._layers, self._random_mask.rates(self.number), strict=True):
             weight = layer.weight.clone()
             if method.average_of == "p*W":
@@ -242,13 +261,20 @@ class Step:
         """Under DDP, each process has kept its own gradient. A layer that one of them didn't use counts 0."""
         if not self._processes.are_several or self._is_averaged or not self._wants_gradient:
             return
-        for layer in self._layers:
+        for layer in filter(self._needs_gradient, self._layers):
             if layer.gradient is None:
                 layer.gradient = torch.zeros_like(layer.weight)
             self._processes.average(layer.gradient)
             if not is_finite(layer.gradient):
                 self._overflow = layer
         self._is_averaged = True
+
+    def _overflown(self) -> Layer | None:
+        """A layer with NaN or Inf in a dense gradient that is needed, on whichever process."""
+        if not self._wants_gradient:
+            return self._overflow
+        flags = sums(self._parts, [[layer is self._overflow] for layer in self._layers])
+        return next((layer for layer, (flag,) in zip(self._layers, flags, strict=True) if flag), None)
 
     def _check_forward(self) -> None:
         if self._sparse.method.has_random_mask and self.phase is Phase.NO_FORWARD:

@@ -140,15 +140,15 @@ def summarize(sparse: Sparsifier, places: Mapping[str, int], kernels: Kernels | 
     parts = segments(sparse.method, sparse.table)
     rates = sparse.mask_rates if sparse.method.has_random_mask else {}
     for layer in sparse.layers:
-        density = int(layer.mask.sum()) / layer.size
+        density = layer.count / layer.size
         training = training_flops(layer, sparse.method, sparse.table, parts)
-        fan_in, fan_out = layer.selected.fans(layer.mask)
+        fan_in, fan_out = layer.fans()
         row = Row(
             layer=layer.name,
             shape=tuple(layer.shape),
             target=layer.target / layer.size,
             density=density,
-            explored=int(layer.explored.sum()) / layer.size,
+            explored=layer.explored_count / layer.size,
             dead_rows=int((fan_in == 0).sum()),
             dead_columns=int((fan_out == 0).sum()),
             inference_flops=density,

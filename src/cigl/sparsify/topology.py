@@ -1,55 +1,21 @@
 """Drop and grow: scores in, positions out. Plain numpy, one implementation for every device.
 
-Positions are indices into the flattened (row-major) tensor. Ties go to the lower position. A partition
-finds the threshold, where ``torch.topk`` would take ten times as long; where few of many are wanted, a
-sample first shows which ones can be among them at all.
+Positions are indices into the flattened (row-major) tensor, of a sharded one into the rows that this process holds.
+Ties go to the lower position.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from cigl.errors import CiglError
 from cigl.sparsify.random_numbers import Positions
-
-Scores = npt.NDArray[np.float32]
-_STRIDE = 61  # of the sample; a prime, so that it doesn't run along a row or column
-
-
-def largest(scores: Scores, count: int) -> npt.NDArray[np.int64]:
-    """The positions of the ``count`` largest scores, in ascending order.
-
-    >>> largest(np.array([1.0, 3.0, 2.0, 3.0, 3.0], np.float32), 2)
-    array([1, 3])
-    """
-    if count <= 0:
-        return np.empty(0, np.int64)
-    if count >= scores.size:
-        return np.arange(scores.size)
-    candidates = _candidates(scores, count)
-    few = scores if candidates is None else scores[candidates]
-    threshold = np.partition(few, few.size - count)[few.size - count]
-    chosen = np.flatnonzero(few >= threshold)
-    surplus = chosen.size - count
-    if surplus:  # several scores equal the threshold: the highest positions among them go
-        ties = np.flatnonzero(few[chosen] == threshold)
-        chosen = np.delete(chosen, ties[ties.size - surplus :])
-    return chosen if candidates is None else candidates[chosen]
-
-
-def _candidates(scores: Scores, count: int) -> npt.NDArray[np.int64] | None:
-    """Positions that hold all of the ``count`` largest scores and not many more, if a sample finds them."""
-    sample = scores[::_STRIDE]
-    expected = count / _STRIDE
-    rank = int(expected + 4 * expected**0.5 + 4)  # with a margin, so that a miss is rare
-    if rank * 8 > sample.size:
-        return None
-    bound = np.partition(sample, sample.size - rank)[sample.size - rank]
-    found = np.flatnonzero(scores >= bound)
-    return found if count <= found.size <= scores.size // 2 else None
+from cigl.sparsify.selection import Ranks, Request, Scores, largest_of
+from cigl.sparsify.shards import WHOLE, Part, sums
 
 
 class Change(NamedTuple):
@@ -60,27 +26,51 @@ class Change(NamedTuple):
     grown: Positions
 
 
-def change(active: Positions, keep_scores: Scores, grow_scores: Scores | None, keep: int, grow: int) -> Change:
+@dataclass(frozen=True, eq=False)
+class Proposal:
     """Keep the ``keep`` best of the active weights, then grow ``grow`` of all that are outside them.
 
-    ``keep_scores`` has one score per active weight; ``grow_scores`` has one per position of the tensor and
-    is overwritten. As in RigL, a weight that is dropped and grown again simply stays: it is neither in
-    ``dropped`` nor in ``grown``.
+    ``keep_scores`` has one score per active weight; ``grow_scores`` has one per position of the tensor and is
+    overwritten. Where processes share a tensor, all but the two counts is the local part of it.
     """
-    for scores in (keep_scores, grow_scores):
-        if scores is not None and scores.size and np.isnan(scores.max()):
-            raise CiglError("the method's score is NaN: a topology round needs numbers.")
-    kept = np.zeros(active.size, bool)
-    kept[largest(keep_scores, keep)] = True
-    stay, out = active[kept], active[~kept]
-    if grow_scores is None or grow == 0:
+
+    active: Positions
+    keep_scores: Scores
+    grow_scores: Scores | None
+    keep: int
+    grow: int
+    part: Part = WHOLE
+
+    @property
+    def has_nan(self) -> bool:
+        scores = (s for s in (self.keep_scores, self.grow_scores) if s is not None and s.size)
+        return any(bool(np.isnan(s.max())) for s in scores)
+
+
+def changes(proposals: Sequence[Proposal]) -> list[Change]:
+    """As in RigL, a weight that is dropped and grown again simply stays: it is in neither ``dropped`` nor ``grown``."""
+    if any(flag for (flag,) in sums([p.part for p in proposals], [[p.has_nan] for p in proposals])):
+        raise CiglError("the method's score is NaN: a topology round needs numbers.")
+    best = largest_of([Request(p.keep_scores, p.keep, p.part, p.active) for p in proposals])
+    growing = {place: p.grow_scores for place, p in enumerate(proposals) if p.grow_scores is not None and p.grow}
+    for place, scores in growing.items():
+        scores[proposals[place].active[best[place]]] = -np.inf
+    requests = [Request(scores, proposals[place].grow, proposals[place].part) for place, scores in growing.items()]
+    chosen = dict(zip(growing, largest_of(requests), strict=True))
+    return [_change(p, best[place], chosen.get(place)) for place, p in enumerate(proposals)]
+
+
+def _change(proposal: Proposal, best: Ranks, chosen: Ranks | None) -> Change:
+    kept = np.zeros(proposal.active.size, bool)
+    kept[best] = True
+    stay, out = proposal.active[kept], proposal.active[~kept]
+    if chosen is None or proposal.grow_scores is None:
         return Change(stay, out, np.empty(0, np.uint32))
-    grow_scores[stay] = -np.inf
-    chosen = largest(grow_scores, grow).astype(np.uint32)
-    was_out = np.zeros(grow_scores.size, bool)
+    grown = chosen.astype(np.uint32)
+    was_out = np.zeros(proposal.grow_scores.size, bool)
     was_out[out] = True
-    again = was_out[chosen]
-    was_out[chosen] = False
-    after = np.concatenate([stay, chosen])
+    again = was_out[grown]
+    was_out[grown] = False
+    after = np.concatenate([stay, grown])
     after.sort()
-    return Change(after, out[was_out[out]], chosen[~again])
+    return Change(after, out[was_out[out]], grown[~again])

@@ -21,6 +21,9 @@ class Unselected:
         self._model, self._choice = model, choice
         self._known = {layer.parameter for layer in layers}
 
+    def parameters_were_replaced(self) -> None:
+        self._known |= set(usual_parameters(self._model, self._choice).values())
+
     def run(self, step: int) -> None:
         """Before step ``step + 1``."""
         if step % _EVERY == 0:

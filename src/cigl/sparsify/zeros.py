@@ -39,7 +39,7 @@ class Zeros:
 
     def seal(self) -> None:
         """The weights are as this package has left them."""
-        self._versions = [layer.parameter._version for layer in self._layers]
+        self._versions = [layer.version for layer in self._layers]
         self._was_evaluated = False
 
     def restore(self, everywhere: bool) -> None:
@@ -84,13 +84,13 @@ class Zeros:
 
     def _written(self) -> list[Layer]:
         pairs = zip(self._layers, self._versions, strict=True)
-        return [layer for layer, version in pairs if layer.parameter._version != version]
+        return [layer for layer, version in pairs if layer.version != version]
 
     def _glance(self, layer: Layer) -> bool:
         if layer.is_dense:
             return False
         rows = max(1, _GLANCE * layer.shape[0] // layer.size)
-        parts = -(-layer.shape[0] // rows)
+        parts = max(1, -(-layer.weight.shape[0] // rows))
         start = self._turn // len(self._layers) % parts * rows
         return bool(count_outside(layer.weight[start : start + rows], layer.bits[start : start + rows]))
 

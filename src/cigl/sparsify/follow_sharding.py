@@ -1,0 +1,118 @@
+"""A model that is sharded after ``cigl.attach``: everything kept of a parameter moves to what it has become."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from cigl.errors import CiglError
+from cigl.sparsify.averaging import Mean, Snapshots
+from cigl.sparsify.checks import check_agreed
+from cigl.sparsify.layer import Layer
+from cigl.sparsify.sharded_state import has_shards
+from cigl.sparsify.shards import is_sharded, like, refusal, reshard, rows_of
+
+if TYPE_CHECKING:
+    from cigl.sparsify.sparsifier import Sparsifier
+
+
+class Sharding:
+    """Knows whether the model is sharded, and notices when it has been since it was attached."""
+
+    def __init__(self, sparse: Sparsifier, followed: Callable[[], None]):
+        self._sparse, self._followed = sparse, followed
+        self._is_sharded = has_shards(sparse.model)
+        self._names = WeakIdKeyDictionary({p: name for name, p in sparse.model.named_parameters()})
+
+    def before_change(self) -> list[Any]:
+        """The sharded weights are about to change or to be read. Returns what FSDP must then gather at once."""
+        if self._is_sharded:
+            reshard(self._sparse.model)
+        elif any(_held(layer) is not layer.parameter for layer in self._sparse.layers):
+            return self._follow()
+        return []
+
+    def _follow(self) -> list[Any]:
+        gathered = list(_force_reshard(self._sparse.model))
+        if has_shards(self._sparse.model):
+            _follow(self._sparse, self._names)
+            self._is_sharded = True
+            self._followed()
+        return gathered  # if nothing is sharded, parameters were replaced in another way: checks.py says so
+
+
+def _follow(sparse: Sparsifier, names: Mapping[Any, str]) -> None:
+    """``names`` are those of all parameters at the time of cigl.attach."""
+    parameters = dict(sparse.model.named_parameters())
+    _check(sparse, parameters)
+    for layer in sparse.layers:
+        parameter = parameters[layer.name]
+        layer.bind(replace(layer.selected, parameter=parameter))
+        layer.bits, layer.explored = (rows_of(parameter, t).clone() for t in (layer.bits, layer.explored))
+        layer.memory = {name: rows_of(parameter, value).clone() for name, value in layer.memory.items()}
+        layer.is_dense = bool((layer.bits != 0).all())
+    check_agreed(sparse.layers, {**sparse.method.describe(), **sparse.settings})
+    _shard_averages(sparse, parameters)
+    _replace_in_optimizers(sparse, names, parameters)
+
+
+def _held(layer: Layer) -> Any:
+    owner = layer.selected.owners[0]
+    return owner.module._parameters.get(owner.attribute)
+
+
+def _check(sparse: Sparsifier, parameters: Mapping[str, nn.Parameter]) -> None:
+    for layer in sparse.layers:
+        parameter = parameters.get(layer.name)
+        if parameter is None or parameter.shape != layer.shape:
+            raise CiglError(f"{layer.name} has another shape since the model was sharded: detach, and attach anew.")
+        if reason := refusal(parameter):
+            raise CiglError(f"{layer.name} {reason}.")
+    sparse._states.check_sharded(parameters.values())
+    if sparse.kernels == "sparse":
+        raise CiglError("sparse kernels can't run on sharded parameters: use kernels='auto' or 'masked'.")
+
+
+def _shard_averages(sparse: Sparsifier, parameters: Mapping[str, nn.Parameter]) -> None:
+    def rows(values: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {n: rows_of(parameters[n], v).clone() if n in parameters else v for n, v in values.items()}
+
+    collection = sparse.collection
+    if isinstance(collection, Mean):
+        collection.mean, collection.squares = rows(collection.mean), rows(collection.squares)
+    elif isinstance(collection, Snapshots):
+        collection.models = [rows(model) for model in collection.models]
+    for ema in sparse._averages:
+        ema.shard(rows)
+
+
+def _replace_in_optimizers(
+    sparse: Sparsifier, names: Mapping[Any, str], parameters: Mapping[str, nn.Parameter]
+) -> None:
+    """An optimizer that was built before sharding holds the parameters of then."""
+    for optimizer in sparse._states.followed.chain:
+        for group in optimizer.param_groups:
+            group["params"] = [parameters[names[p]] if p in names else p for p in group["params"]]
+        for old in [p for p in optimizer.state if p in names]:
+            new, state = parameters[names[old]], optimizer.state.pop(old)
+            optimizer.state[new] = {k: _sharded_state(new, v) for k, v in state.items()}
+
+
+def _sharded_state(parameter: nn.Parameter, value: Any) -> Any:
+    if not isinstance(value, Tensor) or value.shape != parameter.shape or is_sharded(value):
+        return value
+    return like(parameter, rows_of(parameter, value).clone())
+
+
+def _force_reshard(model: nn.Module) -> Iterator[Any]:
+    """FSDP has gathered its root's parameters before our hook came: they are to be gathered again, with Z."""
+    for module in model.modules():
+        get_state = getattr(module, "_get_fsdp_state", None)
+        for group in get_state()._fsdp_param_groups if get_state is not None else ():
+            if group.is_unsharded:
+                group._to_sharded()
+                yield group

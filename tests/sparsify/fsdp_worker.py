@@ -170,7 +170,9 @@ def what_a_forward_sees(rank, ranks, folder):
         model, optimizer, sparse = new(rank, ranks, mp_policy=policy, reshard_after_forward=after)
         seen = {}
         for name, layer in (("3.weight", model[3]), ("5.weight", model[5])):
-            layer.register_forward_pre_hook(lambda m, _, name=name: seen.update({name: m.weight.detach().clone()}))
+            layer.register_forward_pre_hook(
+                lambda m, _, name=name, seen=seen: seen.update({name: m.weight.detach().clone()})
+            )
         x, y = batch(1, (16, 2, 4, 4))
         for number in range(1, 6):
             true = {name: whole(value).clone() for name, value in model.state_dict().items()}

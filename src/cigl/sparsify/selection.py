@@ -1,9 +1,8 @@
 """The largest scores of a tensor: within a process, or over all the processes that hold a part of it.
 
-Over processes, the scores never travel. A score and its position make one 64-bit key, so that no two are equal and the
-lower position wins; the smallest key that is still among the largest is found digit by digit, from the counts of keys
-per digit, summed over the processes: 16 numbers per tensor and digit, for all tensors in one message, and seldom more
-than the first half of the digits.
+Over processes, the scores never travel. The smallest score that is still among the largest is found digit by digit,
+from the counts of scores per digit, summed over the processes: eight times 16 numbers per tensor, for all tensors in
+one message. Of several that are equal to it the lower positions win, for which one more number is sent.
 """
 
 from __future__ import annotations
@@ -16,23 +15,22 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cigl.sparsify.shards import WHOLE, Part, total
+from cigl.sparsify.shards import WHOLE, Part, sum_before, total
 
 Scores = npt.NDArray[np.float32]
 Ranks = npt.NDArray[np.int64]
 _STRIDE = 61  # of the sample; a prime, so that it doesn't run along a row or column
 _DIGIT = 4  # bits
-_KEY = 64
+_LARGEST = (1 << 32) - 1
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """The ``count`` largest of all processes' scores; ``positions`` are the local ones' (None: 0, 1, 2, ...)."""
+    """The ``count`` largest of all processes' scores, which are in the order of their positions."""
 
     scores: Scores
     count: int
     part: Part = WHOLE
-    positions: npt.NDArray[np.uint32] | None = None
 
 
 def largest_of(requests: Sequence[Request]) -> list[Ranks]:
@@ -82,50 +80,71 @@ def _candidates(scores: Scores, count: int) -> Ranks | None:
 
 
 class _Search:
-    """One request: the digits of the threshold so far, and the keys that begin with them."""
+    """One request: the digits of the threshold so far, and how many equal to it are wanted."""
 
     def __init__(self, request: Request):
-        self.keys = _keys(request)
-        self._open, self._left = self.keys, request.count
-        self.threshold = np.uint64(0)
-        self.is_done = request.count <= 0
+        self._places = largest(request.scores, request.count)  # no other can be among the largest of all
+        self._codes = _codes(request.scores[self._places])
+        self._sorted = np.sort(self._codes)
+        self.threshold, self.left = 0, max(0, request.count)
+        self.is_done = self.left == 0
 
-    def counts(self, shift: int) -> npt.NDArray[np.int64]:
-        digits = (self._open >> np.uint64(shift)) & np.uint64((1 << _DIGIT) - 1)
-        return np.bincount(digits.astype(np.int64), minlength=1 << _DIGIT)
+    def counts(self, shift: int) -> list[int]:
+        """Of the local codes that go on from the threshold's digits with each digit."""
+        bounds = self.threshold + (np.arange((1 << _DIGIT) + 1, dtype=np.uint64) << np.uint64(shift))
+        places = np.searchsorted(self._sorted, bounds[:-1].astype(np.uint32)).tolist()
+        last = bounds[-1] if bounds[-1] <= _LARGEST else None
+        end = self._sorted.size if last is None else int(np.searchsorted(self._sorted, last.astype(np.uint32)))
+        counts: list[int] = np.diff([*places, end]).tolist()
+        return counts
 
     def narrow(self, counts: list[int], shift: int) -> None:
-        """The threshold's next digit, from the counts of all processes: the largest keys are passed over first."""
+        """The threshold's next digit, from the counts of all processes: the largest codes are passed over first."""
+        if self.is_done:
+            return
         digit = len(counts) - 1
-        while digit and counts[digit] < self._left:
-            self._left -= counts[digit]
+        while digit and counts[digit] < self.left:
+            self.left -= counts[digit]
             digit -= 1
-        self.is_done = self.is_done or counts[digit] == self._left  # all that begin so are wanted
-        self.threshold |= np.uint64(digit << shift)
-        self._open = self._open[(self._open >> np.uint64(shift)) == (self.threshold >> np.uint64(shift))]
+        self.threshold += digit << shift
+        self.is_done = counts[digit] <= self.left  # all that begin so are wanted
+
+    @property
+    def ties(self) -> int:
+        """How many of the local codes equal the threshold, if not all of those are wanted."""
+        if self.is_done:
+            return 0
+        code = np.uint32(self.threshold)
+        return int(np.searchsorted(self._sorted, code, "right") - np.searchsorted(self._sorted, code, "left"))
+
+    def chosen(self, before: int) -> Ranks:
+        """Local ones; ``before`` is how many ties come before them, in the whole tensor."""
+        code = np.uint32(self.threshold)
+        if self.is_done:
+            return self._places[self._codes >= code]
+        equal = np.flatnonzero(self._codes == code)[: max(0, self.left - before)]
+        chosen: Ranks = self._places[np.sort(np.concatenate([np.flatnonzero(self._codes > code), equal]))]
+        return chosen
 
 
 def _over_processes(requests: Sequence[Request]) -> list[Ranks]:
-    searches = [_Search(request) for request in requests]
-    for shift in range(_KEY - _DIGIT, -1, -_DIGIT):
-        mine = torch.from_numpy(np.stack([search.counts(shift) for search in searches]))
-        for search, counts in zip(searches, total(requests[0].part, mine).tolist(), strict=True):
-            search.narrow(counts, shift)
+    searches, part = [_Search(request) for request in requests], requests[0].part
+    for shift in range(32 - _DIGIT, -1, -_DIGIT):
         if all(search.is_done for search in searches):
             break
-    return [
-        np.flatnonzero(search.keys >= search.threshold) if request.count > 0 else np.empty(0, np.int64)
-        for search, request in zip(searches, requests, strict=True)
-    ]
+        mine = torch.tensor([search.counts(shift) for search in searches])
+        for search, counts in zip(searches, total(part, mine).tolist(), strict=True):
+            search.narrow(counts, shift)
+    if all(search.is_done for search in searches):
+        return [search.chosen(0) for search in searches]
+    before = sum_before(part, [search.ties for search in searches])
+    return [search.chosen(number) for search, number in zip(searches, before, strict=True)]
 
 
-def _keys(request: Request) -> npt.NDArray[np.uint64]:
-    """Larger for larger scores and, among equal ones, for lower positions in the whole tensor."""
-    scores = request.scores + np.float32(0)  # -0 and 0 are equal
-    bits = scores.view(np.uint32)
-    ordered = bits ^ np.where(bits >> 31, np.uint32(0xFFFFFFFF), np.uint32(0x80000000))
-    positions = np.arange(scores.size, dtype=np.uint32) if request.positions is None else request.positions
-    return ordered.astype(np.uint64) << np.uint64(32) | ~request.part.in_whole(positions)
+def _codes(scores: Scores) -> npt.NDArray[np.uint32]:
+    """Whole numbers in the order of the scores."""
+    bits = (scores + np.float32(0)).view(np.uint32)  # -0 and 0 are equal
+    return bits ^ np.where(bits >> 31, np.uint32(0xFFFFFFFF), np.uint32(0x80000000))
 
 
 def _distinct(groups: Iterable[Any]) -> list[Any]:

@@ -65,6 +65,12 @@ def gathered(part: Part, numbers: Sequence[int]) -> list[list[int]]:
     return [numbers.tolist() for numbers in everybody]
 
 
+def sum_before(part: Part, numbers: Sequence[int]) -> list[int]:
+    """The sums of these numbers over the processes that hold earlier rows."""
+    earlier = gathered(part, numbers)[: torch.distributed.get_rank(part.group)]
+    return [sum(column) for column in zip(*earlier, strict=True)] if earlier else [0] * len(numbers)
+
+
 def is_sharded(tensor: object) -> bool:
     """Whether it is a DTensor. Where nobody has imported them, there are none."""
     module = sys.modules.get("torch.distributed.tensor")

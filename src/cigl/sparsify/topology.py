@@ -51,7 +51,7 @@ def changes(proposals: Sequence[Proposal]) -> list[Change]:
     """As in RigL, a weight that is dropped and grown again simply stays: it is in neither ``dropped`` nor ``grown``."""
     if any(flag for (flag,) in sums([p.part for p in proposals], [[p.has_nan] for p in proposals])):
         raise CiglError("the method's score is NaN: a topology round needs numbers.")
-    best = largest_of([Request(p.keep_scores, p.keep, p.part, p.active) for p in proposals])
+    best = largest_of([Request(p.keep_scores, p.keep, p.part) for p in proposals])
     growing = {place: p.grow_scores for place, p in enumerate(proposals) if p.grow_scores is not None and p.grow}
     for place, scores in growing.items():
         scores[proposals[place].active[best[place]]] = -np.inf

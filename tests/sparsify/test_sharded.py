@@ -90,7 +90,7 @@ def test_a_checkpoint_of_four_processes_is_loaded_by_fewer(ranks, folder, alone,
 SENTENCES = {
     "seeds": "the processes 0 and 1, which train one sharded model, have been given different options or seeds",
     "columns": "0.weight is sharded as (S(1)): supported are fully_shard along dimension 0 and hybrid sharding",
-    "tensor_parallel": "1.weight is sharded as (S(1)): supported are",
+    "tensor_parallel": "0.weight is sharded as (S(0)), and not by fully_shard: supported are",
     "unknown_optimizer": "Own is not one of torch's optimizers, and with sharded parameters",
     "kernels": "kernels='sparse' is not possible: the parameters are sharded",
     "another_model": "the saved state is of another run: layer '0.weight' is (3, 2, 3, 3) there and (8, 8) here",

@@ -70,7 +70,7 @@ def _check(sparse: Sparsifier, parameters: Mapping[str, nn.Parameter]) -> None:
         parameter = parameters.get(layer.name)
         if parameter is None or parameter.shape != layer.shape:
             raise CiglError(f"{layer.name} has another shape since the model was sharded: detach, and attach anew.")
-        if reason := refusal(parameter):
+        if reason := refusal(parameter, [owner.module for owner in layer.selected.owners]):
             raise CiglError(f"{layer.name} {reason}.")
     sparse._states.check_sharded(parameters.values())
     if sparse.kernels == "sparse":

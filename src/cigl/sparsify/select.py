@@ -186,7 +186,7 @@ def _check(candidate: Candidate) -> None:
             f"{name} belongs to a parametrization, and zeros in it need not be zeros of the weight: remove the "
             f"parametrization, or {way_out}."
         )
-    if reason := refusal(parameter):
+    if reason := refusal(parameter, [owner.module for owner in candidate.owners]):
         raise CiglError(f"{name} {reason}; {way_out}.")
     held = local(parameter)
     if type(held) is not Tensor:

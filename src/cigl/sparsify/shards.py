@@ -8,7 +8,7 @@ random numbers are drawn and ties are broken. So any number of processes comes t
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,18 +102,19 @@ def part_of(parameter: Any) -> Part:
     return Part(first * (parameter.numel() // max(1, rows)), mesh.get_group(dimension), parameter._local_tensor.device)
 
 
-def refusal(parameter: Any) -> str:
-    """Why a parameter that is sharded in this way can't be made sparse; nothing where it can."""
+def refusal(parameter: Any, modules: Iterable[nn.Module]) -> str:
+    """Why a parameter of these modules that is sharded in this way can't be made sparse; nothing where it can."""
     if not is_sharded(parameter):
         return ""
     placements = tuple(parameter.placements)
     kinds = [type(placement).__name__ for placement in placements]
     divided = [placement for placement in placements if not placement.is_replicate()]
-    if set(kinds) <= {"Replicate", "Shard"} and len(divided) <= 1 and all(p.dim == 0 for p in divided):
+    by_fsdp = all(getattr(module, "_is_fsdp_managed_module", False) for module in modules)
+    if by_fsdp and set(kinds) <= {"Replicate", "Shard"} and len(divided) <= 1 and all(p.dim == 0 for p in divided):
         return ""
     shown = ", ".join(str(placement) for placement in placements)
     return (
-        f"is sharded as ({shown}): supported are fully_shard along dimension 0 and hybrid sharding, not tensor "
+        f"is sharded as ({shown}){'' if by_fsdp else ', and not by fully_shard'}: supported are fully_shard along dimension 0 and hybrid sharding, not tensor "
         "parallelism and not other dimensions"
     )
 

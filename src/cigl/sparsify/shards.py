@@ -112,9 +112,10 @@ def refusal(parameter: Any, modules: Iterable[nn.Module]) -> str:
     by_fsdp = all(getattr(module, "_is_fsdp_managed_module", False) for module in modules)
     if by_fsdp and set(kinds) <= {"Replicate", "Shard"} and len(divided) <= 1 and all(p.dim == 0 for p in divided):
         return ""
-    shown = ", ".join(str(placement) for placement in placements)
+    how = f"({', '.join(str(placement) for placement in placements)})"
+    how += "" if by_fsdp else ", and not by fully_shard"
     return (
-        f"is sharded as ({shown}){'' if by_fsdp else ', and not by fully_shard'}: supported are fully_shard along dimension 0 and hybrid sharding, not tensor "
+        f"is sharded as {how}: supported are fully_shard along dimension 0 and hybrid sharding, not tensor "
         "parallelism and not other dimensions"
     )
 

@@ -156,8 +156,8 @@ def checked_classes(names: Any) -> tuple[str, ...]:
 
 
 def printable(name: str) -> str:
-    """What can be shown of a name, for example of a folder's."""
-    return "".join(letter if letter.isprintable() else "�" for letter in name)[:LONGEST_NAME] or "�"
+    """What can be shown of a name, for example of a file's."""
+    return "".join(letter if letter.isprintable() else "�" for letter in name)
 
 
 def centre_box(width: int, height: int, size: tuple[int, int], crop: float) -> tuple[float, float, float, float]:

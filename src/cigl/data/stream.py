@@ -18,7 +18,7 @@ from cigl.data.picture import random_crop
 from cigl.data.split import Loading, Source, Split
 from cigl.errors import CiglError, CiglWarning
 from cigl.images import read
-from cigl.preprocessing import Preprocessing, printable
+from cigl.preprocessing import LONGEST_NAME, Preprocessing, printable
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 LARGEST = 224
@@ -91,7 +91,7 @@ def open_folder(name: str, root: Path, size: int | None = None) -> Source:
     preprocessing = Preprocessing(size, MEAN, STD, crop=1.0 if size <= SMALL else 7 / 8)
     train = FolderSplit(root, tree.train, preprocessing, learn=True)
     test = FolderSplit(root, tree.test, preprocessing, learn=False)
-    names = tuple(map(printable, tree.classes))
+    names = tuple(printable(each)[:LONGEST_NAME] for each in tree.classes)
     return Source(name, len(names), preprocessing.shape, train, test, names, preprocessing)
 
 

@@ -20,6 +20,7 @@ from cigl.calibrate.report import report
 from cigl.errors import CiglError, CiglWarning
 from cigl.train.board import tensorboard
 from cigl.train.config import Config
+from cigl.train.finished import save_model
 from cigl.train.folder import Busy, RunFolder
 from cigl.train.signals import Requests, listening
 from cigl.train.trainer import Splits, Trainer
@@ -159,7 +160,6 @@ def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[st
     if not all(value.isfinite().all() for value in trainer.model.state_dict().values()):
         raise CiglError("the weights are not finite after the last step: lower lr or set clip, and train again.")
     model = trainer.finalize()
-    tensors.save(folder.path / "model.safetensors", dict(model.state_dict()))
     predictor = predictor_of(trainer, model)
     temperature = pilot
     if trainer.config.temperature == "holdout":
@@ -170,6 +170,7 @@ def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[st
             warnings.warn(
                 "no finite temperature fits the validation data best; it was clamped.", CiglWarning, stacklevel=2
             )
+    save_model(folder.path, model, trainer.splits.source, temperature)
     logits, labels = trainer.predict(predictor, "test")
     reports = {"report": report(logits=logits, labels=labels)}
     if temperature is not None:

@@ -1,0 +1,134 @@
+"""cigl.export_onnx: a model for other engines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from cigl import files
+from cigl.calibrate.ensemble import logits_of
+from cigl.errors import CiglError
+from cigl.preprocessing import Preprocessing
+from cigl.runtime.compile.exporting import Examples, arguments
+from cigl.runtime.engine import SparseInference
+from cigl.runtime.format.entries import checked_entries, entries
+from cigl.runtime.saving import plain_copy, unwrap, unwrapped_temperature
+
+OUTPUTS = ["logits", "probabilities"]
+
+
+def export_onnx(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    example_inputs: Examples | None = None,
+    temperature: Any = None,
+    classes: Sequence[str] | None = None,
+    preprocessing: Preprocessing | Mapping[str, Any] | None = None,
+) -> None:
+    """Write the model as an ONNX file, zeros included. The model stays as it is.
+
+    The outputs are ``logits`` and ``probabilities``, the softmax of the logits divided by ``temperature`` (or a
+    ``TemperatureScaled`` model's own). The number of inputs in a batch is left open, other sizes are those of
+    ``example_inputs``, a tuple or a dict of keyword inputs; ``preprocessing`` knows them for images. Class names,
+    preprocessing and temperature go into the file's metadata, as JSON.
+    """
+    if not isinstance(model, nn.Module) or isinstance(model, SparseInference):
+        raise CiglError(f"export_onnx takes the torch.nn.Module that was trained, not a {type(model).__name__}.")
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise CiglError(f"{error.name} is not installed: pip install 'cigl[onnx]'.") from error
+    known, prepared = checked_entries(classes, preprocessing)
+    if example_inputs is None:
+        if prepared is None:
+            raise CiglError(
+                "the model's inputs are not known: pass example_inputs=(x,), or the preprocessing of its images."
+            )
+        example_inputs = (torch.zeros(1, *prepared.shape),)
+    temperature = unwrapped_temperature(model, temperature)
+    plain = _WithProbabilities(plain_copy(unwrap(model)[0]), temperature).eval()
+    content = _converted(plain, *_two_of_each(*arguments(example_inputs)), _metadata(known, prepared, temperature))
+    files.write(Path(path), content)
+
+
+class _WithProbabilities(nn.Module):
+    def __init__(self, model: nn.Module, temperature: float | None):
+        super().__init__()
+        self.model, self.temperature = model, temperature
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        logits = logits_of(self.model(*args, **kwargs))
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return logits, (wide if self.temperature is None else wide / self.temperature).softmax(-1)
+
+
+def _metadata(
+    classes: Sequence[str] | None, preprocessing: Preprocessing | None, temperature: float | None
+) -> dict[str, str]:
+    found = entries(classes, preprocessing) | {"temperature": temperature}
+    return {name: json.dumps(value, ensure_ascii=False) for name, value in found.items() if value is not None}
+
+
+def _two_of_each(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """torch.export takes a size of 1 for a constant, so that a batch must have two."""
+
+    def two(x: Tensor) -> Tensor:
+        return torch.cat([x, x]) if x.ndim and len(x) == 1 else x
+
+    both: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map_only(Tensor, two, (args, kwargs))
+    return both
+
+
+def _converted(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], metadata: dict[str, str]) -> bytes:
+    leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    sizes: Any = torch.export.ShapesCollection()
+    batch = torch.export.Dim("batch")
+    for leaf in leaves:
+        if leaf.ndim:
+            sizes[leaf] = {0: batch}
+    names = list(kwargs) if kwargs else ["input"] if len(leaves) == 1 else [f"input_{n}" for n in range(len(leaves))]
+    try:
+        with quiet(), torch.no_grad():
+            program = torch.export.export(model, args, kwargs, dynamic_shapes=sizes, strict=False)
+            made: Any = torch.onnx.export(
+                program, dynamo=True, verbose=False, input_names=names, output_names=list(OUTPUTS)
+            )
+            made.model.metadata_props.update(metadata)
+            content: bytes = made.model_proto.SerializeToString()
+    except CiglError:
+        raise
+    except Exception as error:  # a forward and an exporter can fail in many ways
+        raise CiglError(f"the model can't be exported to ONNX: {_reason(error)}.") from error
+    return content
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of what it began with."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:200].rstrip(".")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """torch's exporter talks a lot."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff")
-_LAYOUT = "an image as an array is (height, width) or (height, width, channels), as a tensor (channels, height, width)"
 
 
 def pillow() -> Any:
@@ -54,6 +53,7 @@ def to_image(given: Any, mode: str = "RGB") -> Image:
     kinds = pillow()
     if isinstance(given, kinds.Image):
         return converted(given, mode)
+    shape = tuple(getattr(given, "shape", ()))
     if isinstance(given, Tensor):
         given = given.detach().cpu()
         given = (given.permute(1, 2, 0) if given.ndim == 3 else given).numpy()
@@ -67,7 +67,10 @@ def to_image(given: Any, mode: str = "RGB") -> Image:
     if given.ndim == 3 and given.shape[2] == 1:
         given = given[:, :, 0]
     if not given.size or not (given.ndim == 2 or (given.ndim == 3 and given.shape[2] in (3, 4))):
-        raise CiglError(f"{_LAYOUT}, not {given.shape} with 1, 3 or 4 channels last.")
+        raise CiglError(
+            f"the shape {shape} is not that of an image: an array is (height, width) or (height, width, channels), a "
+            "tensor (height, width) or (channels, height, width), with 1, 3 or 4 channels."
+        )
     return converted(kinds.fromarray(np.ascontiguousarray(given)), mode)
 
 

@@ -25,7 +25,7 @@ def export(
     half: Annotated[bool, typer.Option("--half", help="weights of a .cigl file in fp16: a third smaller")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a finished run's model to one file, for cigl or, as ONNX, for other engines.
+    """Write a finished run's model as a .cigl or .onnx file.
 
     A .cigl file is small: it holds the non-zeros, the operations (no class is needed to load it), the run's
     temperature, if it has one, its calibration report, and, for `cigl predict`, class names and preprocessing.

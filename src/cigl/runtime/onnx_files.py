@@ -20,6 +20,7 @@ from cigl.calibrate.ensemble import logits_of
 from cigl.errors import CiglError
 from cigl.preprocessing import Preprocessing
 from cigl.runtime.compile.exporting import Examples, arguments
+from cigl.runtime.compile.inputs import parameters
 from cigl.runtime.engine import SparseInference
 from cigl.runtime.format.entries import checked_entries, entries
 from cigl.runtime.saving import plain_copy, unwrap, unwrapped_temperature
@@ -58,17 +59,23 @@ def export_onnx(
             )
         example_inputs = (torch.zeros(1, *prepared.shape),)
     temperature = unwrapped_temperature(model, temperature)
-    plain = _WithProbabilities(plain_copy(unwrap(model)[0]), temperature).eval()
-    content = _converted(plain, *_two_of_each(*arguments(example_inputs)), _metadata(known, prepared, temperature))
+    plain = plain_copy(unwrap(model)[0])
+    content = _converted(plain, arguments(example_inputs), temperature, _metadata(known, prepared, temperature))
     files.write(Path(path), content)
 
 
 class _WithProbabilities(nn.Module):
-    def __init__(self, model: nn.Module, temperature: float | None):
+    """Called with the tensors among the example inputs, each by position."""
+
+    def __init__(self, model: nn.Module, examples: Any, temperature: float | None):
         super().__init__()
         self.model, self.temperature = model, temperature
+        self.leaves, self.structure = pytree.tree_flatten(examples)
 
-    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        given = iter(tensors)
+        leaves = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, self.structure)
         logits = logits_of(self.model(*args, **kwargs))
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return logits, (wide if self.temperature is None else wide / self.temperature).softmax(-1)
@@ -81,29 +88,26 @@ def _metadata(
     return {name: json.dumps(value, ensure_ascii=False) for name, value in found.items() if value is not None}
 
 
-def _two_of_each(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """torch.export takes a size of 1 for a constant, so that a batch must have two."""
-
-    def two(x: Tensor) -> Tensor:
-        return torch.cat([x, x]) if x.ndim and len(x) == 1 else x
-
-    both: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map_only(Tensor, two, (args, kwargs))
-    return both
-
-
-def _converted(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], metadata: dict[str, str]) -> bytes:
-    leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-    sizes: Any = torch.export.ShapesCollection()
+def _converted(
+    model: nn.Module,
+    examples: tuple[tuple[Any, ...], dict[str, Any]],
+    temperature: float | None,
+    metadata: dict[str, str],
+) -> bytes:
+    named = [(path, leaf) for path, leaf in pytree.tree_flatten_with_path(examples)[0] if isinstance(leaf, Tensor)]
+    # torch.export takes a size of 1 for a constant, so a batch must have two.
+    tensors = tuple(torch.cat([x, x]) if x.ndim and len(x) == 1 else x for _, x in named)
     batch = torch.export.Dim("batch")
-    for leaf in leaves:
-        if leaf.ndim:
-            sizes[leaf] = {0: batch}
-    names = list(kwargs) if kwargs else ["input"] if len(leaves) == 1 else [f"input_{n}" for n in range(len(leaves))]
     try:
         with quiet(), torch.no_grad():
-            program = torch.export.export(model, args, kwargs, dynamic_shapes=sizes, strict=False)
             made: Any = torch.onnx.export(
-                program, dynamo=True, verbose=False, input_names=names, output_names=list(OUTPUTS)
+                _WithProbabilities(model, examples, temperature).eval(),
+                tensors,
+                dynamo=True,
+                verbose=False,
+                input_names=_names(model, [path for path, _ in named]),
+                output_names=list(OUTPUTS),
+                dynamic_shapes={"tensors": tuple({0: batch} if x.ndim else {} for x in tensors)},
             )
             made.model.metadata_props.update(metadata)
             content: bytes = made.model_proto.SerializeToString()
@@ -112,6 +116,16 @@ def _converted(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], 
     except Exception as error:  # a forward and an exporter can fail in many ways
         raise CiglError(f"the model can't be exported to ONNX: {_reason(error)}.") from error
     return content
+
+
+def _names(model: nn.Module, paths: Sequence[Any]) -> list[str]:
+    """Of the inputs: as the model's forward has them; a single one by position is just the input."""
+    order, _ = parameters(model)
+    found = []
+    for kind, first, *inside in ([getattr(key, "key", getattr(key, "idx", 0)) for key in path] for path in paths):
+        name = first if kind == 1 else order[first] if first < len(order) else f"input_{first}"
+        found.append("_".join(map(str, [name, *inside])))
+    return ["input"] if len(paths) == 1 and paths[0][0].idx == 0 else found
 
 
 def _reason(error: BaseException) -> str:

@@ -104,7 +104,12 @@ class Loops(nn.Module):
         return x
 
 
-def test_what_can_not_be_exported(tmp_path, monkeypatch):
+class OneSize(nn.Module):
+    def forward(self, x):
+        return x.reshape(2, 4)
+
+
+def test_what_can_not_be_exported(tmp_path, monkeypatch, capfd):
     path, model, x = tmp_path / "a.onnx", nn.Linear(4, 3), torch.randn(2, 4)
     path.write_bytes(b"before")
     with pytest.raises(CiglError, match="trained, not a SparseInference"):
@@ -116,6 +121,9 @@ def test_what_can_not_be_exported(tmp_path, monkeypatch):
     with pytest.raises(CiglError, match="can't be exported to ONNX: ") as caught:
         cigl.export_onnx(Loops(), path, example_inputs=(x,))
     assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
+    with pytest.raises(CiglError, match="batches of one size only"):
+        cigl.export_onnx(OneSize(), path, example_inputs=(x,))
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(CiglError, match=r"onnxscript is not installed: pip install 'cigl\[onnx\]'"):
         cigl.export_onnx(model, path, example_inputs=(x,))

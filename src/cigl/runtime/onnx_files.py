@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,10 @@ def _converted(
                 output_names=list(OUTPUTS),
                 dynamic_shapes={"tensors": tuple({0: batch} if x.ndim else {} for x in tensors)},
             )
+            if any(
+                x.ndim and isinstance(i.shape[0], int) for x, i in zip(tensors, made.model.graph.inputs, strict=True)
+            ):
+                raise CiglError("the model takes batches of one size only, which can't be left open in an ONNX file.")
             made.model.metadata_props.update(metadata)
             content: bytes = made.model_proto.SerializeToString()
     except CiglError:
@@ -138,10 +143,11 @@ def _reason(error: BaseException) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """torch's exporter talks a lot."""
-    logging.disable(logging.WARNING)
+    """torch's exporter talks a lot: it warns, logs and prints."""
+    logging.disable(logging.CRITICAL)
+    nowhere = io.StringIO()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(nowhere), redirect_stderr(nowhere):
             warnings.simplefilter("ignore")
             yield
     finally:

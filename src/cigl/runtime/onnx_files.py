@@ -110,9 +110,7 @@ def _converted(
                 output_names=list(OUTPUTS),
                 dynamic_shapes={"tensors": tuple({0: batch} if x.ndim else {} for x in tensors)},
             )
-            if any(
-                x.ndim and isinstance(i.shape[0], int) for x, i in zip(tensors, made.model.graph.inputs, strict=True)
-            ):
+            if any(len(each.shape) and isinstance(each.shape[0], int) for each in made.model.graph.inputs):
                 raise CiglError("the model takes batches of one size only, which can't be left open in an ONNX file.")
             made.model.metadata_props.update(metadata)
             content: bytes = made.model_proto.SerializeToString()

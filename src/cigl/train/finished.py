@@ -15,7 +15,7 @@ from cigl.calibrate import Report
 from cigl.data import Source
 from cigl.errors import CiglError
 from cigl.preprocessing import Preprocessing
-from cigl.runtime.format.container import is_shape
+from cigl.runtime.format.container import Damaged, is_shape
 from cigl.runtime.format.entries import entries, read_entries
 from cigl.train.config import Config
 from cigl.train.folder import RunFolder
@@ -37,11 +37,10 @@ class FinishedRun:
     report: Report
 
 
-def save_model(path: Path, model: nn.Module, source: Source, temperature: float | None) -> None:
-    """The finished model's file, which says what `cigl export` and `cigl predict` must know."""
-    about = entries(source.class_names, source.preprocessing)
-    about |= {"shape": list(source.shape), "temperature": temperature}
-    tensors.save(path / MODEL, dict(model.state_dict()), about)
+def about_model(source: Source, temperature: float | None) -> dict[str, Any]:
+    """What the file of the finished model says, so that `cigl export` and `cigl predict` need no data."""
+    known = entries(source.class_names, source.preprocessing)
+    return known | {"shape": list(source.shape), "temperature": temperature}
 
 
 def finished_run(path: Path | str) -> FinishedRun:
@@ -69,7 +68,10 @@ Inputs = tuple[tuple[int, ...], tuple[str, ...], Preprocessing | None]
 
 
 def _inputs(about: dict[str, Any], file: Path) -> Inputs:
-    classes, preprocessing = read_entries(about)
+    try:
+        classes, preprocessing = read_entries(about)
+    except Damaged as error:
+        raise CiglError(f"{file} is damaged: {error}.") from error
     if classes is None or not about["shape"] or not is_shape(about["shape"]):
         raise CiglError(f"{file} is damaged: it does not say what its inputs and classes are.")
     return tuple(about["shape"]), classes, preprocessing

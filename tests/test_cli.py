@@ -44,6 +44,7 @@ finally:
         ["study", "status"],
         ["report"],
         ["export"],
+        ["predict"],
         ["bench"],
     ],
 )

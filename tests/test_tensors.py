@@ -115,3 +115,18 @@ def test_the_same_state_is_the_same_file(tmp_path):
         tensors.save(tmp_path / f"{number}.safetensors", state)
     assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
     assert load_file(tmp_path / "0.safetensors")["ä.weight"].tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_entries_in_the_metadata(tmp_path):
+    path, entries = tmp_path / "x.safetensors", {"classes": ["ä", "b"], "temperature": None}
+    tensors.save(path, STATE["model"], entries)
+    state, found = tensors.load_with_entries(path)
+    assert same(state, STATE["model"])
+    assert found == entries
+    tensors.save(tmp_path / "plain.safetensors", STATE["model"])
+    assert tensors.load_with_entries(tmp_path / "plain.safetensors")[1] == {}
+    damaged = path.read_bytes().replace(rb"\"b\"]", rb"\"c\"]")
+    assert damaged != path.read_bytes()
+    path.write_bytes(damaged)
+    with pytest.raises(CiglError, match="damaged"):
+        tensors.load(path)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from cigl.calibrate import reliability_diagrams
     from cigl.calibrate.compare import compare
     from cigl.calibrate.evaluate import evaluate
-    from cigl.runtime import load, save, sparse_inference
+    from cigl.preprocessing import Preprocessing
+    from cigl.runtime import export_onnx, load, save, sparse_inference
     from cigl.sparsify import Sparsifier, constant, cosine, linear, reestimate_batch_norm, rise
     from cigl.sparsify.attach import attach
     from cigl.sparsify.methods import Method, method, methods
@@ -24,6 +25,7 @@ __all__ = [
     "CiglError",
     "CiglWarning",
     "Method",
+    "Preprocessing",
     "Sparsifier",
     "attach",
     "calibrate",
@@ -32,6 +34,7 @@ __all__ = [
     "cosine",
     "data",
     "evaluate",
+    "export_onnx",
     "linear",
     "load",
     "method",
@@ -54,7 +57,8 @@ __getattr__, __dir__ = lazy_attributes(
         "cigl.calibrate": "reliability_diagrams",
         "cigl.calibrate.compare": "compare",
         "cigl.calibrate.evaluate": "evaluate",
-        "cigl.runtime": "load save sparse_inference",
+        "cigl.preprocessing": "Preprocessing",
+        "cigl.runtime": "export_onnx load save sparse_inference",
         "cigl.sparsify": "Sparsifier constant cosine linear reestimate_batch_norm rise",
         "cigl.sparsify.attach": "attach",
         "cigl.sparsify.methods": "Method method methods",

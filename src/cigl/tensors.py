@@ -19,13 +19,17 @@ from torch import Tensor
 from cigl.errors import CiglError
 from cigl.files import write
 
+_OWN = ("cigl", "structure", "sha256")  # names in the metadata that are not entries
 
-def save(path: Path, state: Any) -> None:
+
+def save(path: Path, state: Any, entries: Mapping[str, Any] | None = None) -> None:
+    """``entries`` are plain data, which go into the file's metadata as JSON, each under its name."""
     from safetensors.torch import save as to_bytes
 
     tensors: dict[str, Tensor] = {}
     structure = json.dumps(_encode(state, tensors))
-    metadata = {"cigl": "1", "structure": structure, "sha256": _digest(structure, tensors)}
+    texts = {name: json.dumps(value) for name, value in (entries or {}).items()}
+    metadata = {"cigl": "1", "structure": structure, "sha256": _digest(structure, tensors, texts)} | texts
     write(path, *_in_order(to_bytes(tensors, metadata)))
 
 
@@ -41,6 +45,11 @@ def _in_order(content: bytes) -> tuple[bytes, memoryview]:
 
 def load(path: Path) -> Any:
     """The state, or a CiglError if the file is damaged in any way."""
+    return load_with_entries(path)[0]
+
+
+def load_with_entries(path: Path) -> tuple[Any, dict[str, Any]]:
+    """The state, and what else was saved with it."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -48,17 +57,20 @@ def load(path: Path) -> Any:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         structure = metadata["structure"]
-        if metadata["sha256"] != _digest(structure, tensors):
+        texts = {name: text for name, text in metadata.items() if name not in _OWN}
+        if metadata["sha256"] != _digest(structure, tensors, texts):
             raise CiglError(f"{path} is damaged: its checksum does not fit its content.")
-        return _decode(json.loads(structure), tensors)
+        return _decode(json.loads(structure), tensors), {name: json.loads(text) for name, text in texts.items()}
     except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
         if isinstance(error, CiglError):
             raise
         raise CiglError(f"{path} is damaged or not a checkpoint ({' '.join(str(error).split())}).") from error
 
 
-def _digest(structure: str, tensors: Mapping[str, Tensor]) -> str:
+def _digest(structure: str, tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> str:
     digest = hashlib.sha256(structure.encode())
+    for name in sorted(texts):
+        digest.update(f"\n{name} {texts[name]}".encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

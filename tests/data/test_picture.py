@@ -1,13 +1,12 @@
 """Crops of single images."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
 from cigl.data.draw import raw
-from cigl.data.picture import centre_box, pixels, random_box, read
+from cigl.data.picture import random_box, random_crop
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(0, 10**6))
@@ -37,29 +36,10 @@ def test_areas_are_uniform():
     assert 0.46 < np.mean(shares) < 0.54
 
 
-@given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 300))
-def test_the_middle(width, height, size):
-    left, upper, right, lower = centre_box(width, height, size)
-    assert right - left == pytest.approx(lower - upper)
-    assert left + right == pytest.approx(width)
-    assert upper + lower == pytest.approx(height)
-    assert min(left, upper) >= 0
-
-
-def test_a_small_image_is_taken_whole():
-    array = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
-    assert np.array_equal(pixels(Image.fromarray(array), 32, None), array.transpose(2, 0, 1))
-
-
 def test_a_key_decides_and_half_is_mirrored():
     ramp = Image.fromarray(np.tile(np.arange(0, 256, 4, dtype=np.uint8)[None, :, None], (64, 1, 3)))
-    crops = [pixels(ramp, 32, (0, 1, index)) for index in range(200)]
-    assert np.array_equal(crops[3], pixels(ramp, 32, (0, 1, 3)))
+    crops = [random_crop(ramp, 32, (0, 1, index)) for index in range(200)]
+    assert np.array_equal(crops[3], random_crop(ramp, 32, (0, 1, 3)))
     assert not np.array_equal(crops[3], crops[4])
     mirrored = sum(int(c[0, 0, 0]) > int(c[0, 0, -1]) for c in crops)
     assert 75 < mirrored < 125
-
-
-def test_sixteen_bits_are_scaled_and_not_cut_off(tmp_path):
-    Image.fromarray(np.full((4, 4), 20_000, np.uint16)).save(tmp_path / "deep.png")
-    assert read(str(tmp_path / "deep.png")).getpixel((0, 0)) == (77, 77, 77)

@@ -3,61 +3,144 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from cigl.cli.shared import Json, app, errors_in_one_line
 from cigl.errors import CiglError
 
+if TYPE_CHECKING:
+    from torch import nn
+
+    from cigl.preprocessing import Preprocessing
+
 
 @app.command()
 def export(
-    run: Annotated[Path, typer.Argument(help="folder of a finished run")],
-    file: Annotated[Path, typer.Argument(help="the file to write, for example model.cigl")],
-    half: Annotated[bool, typer.Option("--half", help="weights in fp16: a third smaller")] = False,
+    run: Annotated[Path, typer.Argument(help="folder of a finished run; for ONNX also a .cigl file")],
+    file: Annotated[Path, typer.Argument(help="the file to write: model.cigl, or model.onnx")],
+    half: Annotated[bool, typer.Option("--half", help="weights of a .cigl file in fp16: a third smaller")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a finished run's model to one small file, for cigl.load.
+    """Write a finished run's model as a .cigl or .onnx file.
 
-    The file holds the non-zeros, the operations (no class is needed to load it), the run's temperature, if it has
-    one, and its calibration report.
+    A .cigl file is small: it holds the non-zeros, the operations (no class is needed to load it), the run's
+    temperature, if it has one, its calibration report, and, for `cigl predict`, class names and preprocessing.
 
-    Example:
+    A file that ends in .onnx holds the network with its zeros. Its outputs are logits and probabilities (with the
+    temperature); class names, preprocessing and temperature are in its metadata.
+
+    Examples:
 
       cigl export runs/001 model.cigl
+
+      cigl export runs/001 model.onnx
     """
     with errors_in_one_line():
-        import cigl
-        from cigl import tensors
-        from cigl.calibrate import Report
-        from cigl.train.folder import RunFolder
-        from cigl.train.trainer import method_of
-
-        folder = RunFolder(run)
-        config = folder.read_config()
-        if not folder.is_finished:
-            raise CiglError(f"the run in {run} is not finished: resume it with `cigl train --resume {run}`.")
-        if method_of(config).predicts_with == "members":
-            raise CiglError(
-                f"{config.method} predicts with the average over several models, and a file holds one: "
-                "export a run of another method, such as cigl."
-            )
-        source = cigl.data.open(config.dataset, seed=0)
-        model = cigl.models.build(config.model, source.classes, source.shape)
-        model.load_state_dict(tensors.load(run / "model.safetensors"))
-        temperature = folder.read_json("result.json")["temperature"]
-        report = Report.from_json(run / ("report.json" if temperature is None else "report-temperature.json"))
-        about = {"config": config.plain(), "classes": source.classes, "shape": list(source.shape)}
-        cigl.save(model, file, half=half, temperature=temperature, report=report, about=about)
-        found = cigl.runtime.describe(file)
+        if file.suffix.lower() == ".onnx":
+            if half:
+                raise CiglError("--half is for .cigl files: leave it out.")
+            found = _to_onnx(run, file)
+        else:
+            found = _to_cigl(run, file, half)
         if as_json:
             typer.echo(json.dumps({"file": str(file)} | found))
-        else:
-            share, dense = found["nonzeros"] / found["parameters"], 4e-6 * found["parameters"]
-            typer.echo(
-                f"{file}: {found['bytes'] / 1e6:.2f} MB for {found['nonzeros']:,} of {found['parameters']:,} "
-                f"parameters ({share:.1%}; dense fp32: {dense:.2f} MB)"
-            )
-            typer.echo(f"load it: cigl.load({str(file)!r}{', into=model' if found['outside'] else ''})")
+            return
+        share, dense = found["nonzeros"] / found["parameters"], 4e-6 * found["parameters"]
+        typer.echo(
+            f"{file}: {found['bytes'] / 1e6:.2f} MB for {found['nonzeros']:,} of {found['parameters']:,} "
+            f"parameters ({share:.1%}; dense fp32: {dense:.2f} MB)"
+        )
+        if "outputs" in found:
+            typer.echo(f"inputs: batches of {'x'.join(map(str, found['shape']))}; outputs: logits, probabilities")
+            return
+        typer.echo(f"load it: cigl.load({str(file)!r}{', into=model' if found['outside'] else ''})")
+        if found["preprocessing"] and not found["outside"]:
+            typer.echo(f"use it: cigl predict {file} photo.jpg")
+
+
+def _to_cigl(run: Path, file: Path, half: bool) -> dict[str, Any]:
+    import cigl
+    from cigl.train.finished import finished_run
+
+    if run.is_file():
+        raise CiglError(f"{run} is a file: to write a .cigl file, give the folder of a finished run.")
+    done = finished_run(run)
+    about = {"config": done.config.plain(), "classes": len(done.classes), "shape": list(done.shape)}
+    cigl.save(
+        done.model,
+        file,
+        half=half,
+        temperature=done.temperature,
+        report=done.report,
+        about=about,
+        classes=done.classes,
+        preprocessing=done.preprocessing,
+    )
+    return cigl.runtime.describe(file)
+
+
+def _to_onnx(run: Path, file: Path) -> dict[str, Any]:
+    import torch
+
+    import cigl
+    from cigl.runtime.format.entries import entries
+    from cigl.runtime.onnx_files import OUTPUTS
+    from cigl.train.finished import finished_run
+
+    if run.is_file():
+        given = _of_file(run)
+    else:
+        done = finished_run(run)
+        given = _Given(done.model, done.shape, done.classes, done.preprocessing, done.temperature)
+    cigl.export_onnx(
+        given.model,
+        file,
+        example_inputs=(torch.zeros(1, *given.shape),),
+        temperature=given.temperature,
+        classes=given.classes,
+        preprocessing=given.preprocessing,
+    )
+    parameters = list(given.model.parameters())
+    return {
+        "bytes": file.stat().st_size,
+        "parameters": sum(each.numel() for each in parameters),
+        "nonzeros": sum(int(each.count_nonzero()) for each in parameters),
+        "shape": list(given.shape),
+        "outputs": OUTPUTS,
+        "temperature": given.temperature,
+        **entries(given.classes, given.preprocessing),
+    }
+
+
+class _Given(NamedTuple):
+    """What is exported, from a run or a file."""
+
+    model: nn.Module
+    shape: tuple[int, ...]
+    classes: tuple[str, ...] | None
+    preprocessing: Preprocessing | None
+    temperature: float | None
+
+
+def _of_file(file: Path) -> _Given:
+    import cigl
+    from cigl.runtime.format.container import is_shape
+    from cigl.runtime.format.entries import read_entries
+
+    found = cigl.runtime.describe(file)
+    classes, preprocessing = read_entries(found)
+    about = found["about"]
+    shape = about.get("shape") if preprocessing is None and isinstance(about, dict) else None
+    if preprocessing is not None:
+        shape = list(preprocessing.shape)
+    if not shape or not is_shape(shape) or math.prod(shape) >= 2**28:
+        raise CiglError(
+            f"{file} doesn't say what its inputs look like: export it from Python, "
+            "cigl.export_onnx(cigl.load(file, engine='dense'), path, example_inputs=(x,))."
+        )
+    model = cigl.load(file, engine="dense", calibrated=False)
+    return _Given(model, tuple(shape), classes, preprocessing, found["temperature"])

@@ -22,6 +22,7 @@ from cigl.data.own import from_reference, from_tensors
 from cigl.data.split import Source, Split
 from cigl.data.stream import open_folder
 from cigl.errors import CiglError, unknown
+from cigl.preprocessing import Preprocessing
 
 __all__ = ["Source", "Split", "from_tensors", "get", "names", "open"]
 
@@ -83,6 +84,8 @@ def _stored(name: str, dataset: Dataset, place: Path) -> Source:
         facts.shape,
         MemorySplit(train, torch.from_numpy(arrays.train_labels).long()),
         MemorySplit(test, torch.from_numpy(arrays.test_labels).long()),
+        facts.names,
+        Preprocessing(facts.shape[1:], facts.normal.mean, facts.normal.std),
     )
 
 

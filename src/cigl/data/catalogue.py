@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from cigl.data.class_names import CIFAR10, CIFAR100, DIGITS, FASHION
 from cigl.data.download import Remote
 from cigl.data.facts import Facts
 from cigl.data.formats import Arrays, cifar_folder, cifar_sheets, idx_folder, tiny_imagenet_folder
-from cigl.data.memory import Normal
 from cigl.data.registry import from_debian, from_npm
 from cigl.data.split import Source
 from cigl.data.stream import open_imagenet
 from cigl.data.synthetic import mnist1d
+from cigl.preprocessing import Normal
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ FETCHED: dict[str, Dataset] = {
                 (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
             ),
             ((5, 0, 4, 1, 9, 2, 1, 3, 1, 4), (7, 2, 1, 0, 4, 1, 4, 9, 5, 9)),
+            names=DIGITS,
         ),
         (
             Remote(_LECUN + "train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
@@ -98,6 +100,7 @@ FETCHED: dict[str, Dataset] = {
             Normal((0.2860,), (0.3530,)),
             ((6_000,), (1_000,)),
             ((9, 0, 0, 3, 0, 2, 7, 2, 5, 5), (9, 2, 1, 1, 6, 1, 4, 6, 5, 7)),
+            names=FASHION,
         ),
         (
             Remote(_ZALANDO + "train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
@@ -116,6 +119,7 @@ FETCHED: dict[str, Dataset] = {
             Normal((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
             ((5_000,), (1_000,)),
             ((6, 9, 9, 4, 1, 1, 2, 7, 8, 3), (3, 8, 8, 0, 6, 6, 1, 6, 3, 1)),
+            names=CIFAR10,
         ),
         (Remote(_TORONTO + "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),),
         partial(
@@ -129,7 +133,13 @@ FETCHED: dict[str, Dataset] = {
     ),
     "cifar100": Dataset(
         "photographs, 32x32 RGB: 50,000 training and 10,000 test images, 100 classes",
-        Facts((3, 32, 32), 100, Normal((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)), ((500,), (100,))),
+        Facts(
+            (3, 32, 32),
+            100,
+            Normal((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+            ((500,), (100,)),
+            names=CIFAR100,
+        ),
         (Remote(_TORONTO + "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),),
         partial(cifar_folder, train=("train.bin",), test="test.bin", label_bytes=2),
         pad=4,

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from cigl.data.formats import Arrays, Bytes
-from cigl.data.memory import Normal
 from cigl.errors import CiglError
+from cigl.preprocessing import Normal
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Shape, number of classes, examples per class, channel means, and how the labels begin (which shows the order)."""
+    """Shape, classes, examples per class, channel means, and how the labels begin (which shows the order)."""
 
     shape: tuple[int, int, int]
     classes: int
@@ -21,6 +21,7 @@ class Facts:
     per_class: tuple[tuple[int, ...], tuple[int, ...]]  # training and test set; one number if all classes have it
     first_labels: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     means_known: bool = True
+    names: tuple[str, ...] = ()  # of the classes
 
     def check(self, name: str, arrays: Arrays) -> None:
         """Raise an error that names the first difference."""

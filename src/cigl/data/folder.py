@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cigl.errors import CiglError
+from cigl.images import ENDINGS, image_files
 
-_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff")
 _ANNOTATIONS = "val_annotations.txt"
 
 
@@ -61,7 +61,7 @@ def _folders(folder: Path) -> list[str]:
 
 def _listing(where: Path, paths: list[str], labels: list[int]) -> Listing:
     if not paths:
-        raise CiglError(f"{where} holds no images ({', '.join(_ENDINGS)}).")
+        raise CiglError(f"{where} holds no images ({', '.join(ENDINGS)}).")
     return Listing(np.array([os.fsencode(path) for path in paths]), np.array(labels, dtype=np.int64))
 
 
@@ -69,12 +69,7 @@ def _by_folder(root: Path, split: Path, number: dict[str, int]) -> Listing:
     paths: list[str] = []
     labels: list[int] = []
     for name in _folders(split):
-        found = [
-            os.path.relpath(os.path.join(place, file), root)
-            for place, _, files in os.walk(split / name)
-            for file in files
-            if file.lower().endswith(_ENDINGS) and not file.startswith(".")
-        ]
+        found = [os.path.relpath(path, root) for path in image_files(split / name)]
         paths += sorted(found)
         labels += [number[name]] * len(found)
     return _listing(split, paths, labels)

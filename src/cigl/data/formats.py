@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cigl.data.folder import scan
-from cigl.data.picture import read
 from cigl.errors import CiglError
+from cigl.images import read
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -15,19 +15,7 @@ from torch import Tensor
 
 from cigl.data.augment import ImageStore
 from cigl.data.split import Loading, Split
-
-
-@dataclass(frozen=True)
-class Normal:
-    """Channel means and standard deviations of the training set, for pixels from 0 to 1."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """(scale, shift) such that ``pixels * scale + shift`` is normalised."""
-        mean, std = (torch.tensor(v, dtype=torch.float64).view(-1, 1, 1) for v in (self.mean, self.std))
-        return (1 / (255 * std)).float().to(device), (-mean / std).float().to(device)
+from cigl.preprocessing import Normal
 
 
 class Examples(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,11 +11,22 @@ from torch import Tensor
 from cigl.data.memory import MemorySplit, Vectors
 from cigl.data.split import Source
 from cigl.errors import CiglError
+from cigl.preprocessing import Preprocessing
 from cigl.references import load_reference
 
 
-def from_tensors(train_x: Any, train_y: Any, test_x: Any, test_y: Any, name: str = "tensors") -> Source:
+def from_tensors(
+    train_x: Any,
+    train_y: Any,
+    test_x: Any,
+    test_y: Any,
+    name: str = "tensors",
+    class_names: Sequence[str] = (),
+    preprocessing: Preprocessing | None = None,
+) -> Source:
     """A dataset in memory: inputs of shape (examples, ...), used as they are, and whole numbers as labels, from 0.
+
+    ``preprocessing`` says how the inputs were made from images, so that `cigl predict` can make more of them.
 
     >>> source = from_tensors(torch.randn(100, 8), torch.arange(100) % 3, torch.randn(30, 8), torch.arange(30) % 3)
     >>> source.classes, source.shape, len(source.train), len(source.test)
@@ -25,8 +37,9 @@ def from_tensors(train_x: Any, train_y: Any, test_x: Any, test_y: Any, name: str
         shapes = [tuple(x.shape[1:]) for x, _ in (train, test)]
         raise CiglError(f"{name} has training inputs of shape {shapes[0]} and test inputs of shape {shapes[1]}.")
     classes = 1 + max(int(y.max()) for _, y in (train, test))
-    splits = [MemorySplit(Vectors(x), y) for x, y in (train, test)]
-    return Source(name, classes, tuple(train[0].shape[1:]), *splits)
+    classes = max(classes, len(class_names))
+    first, second = (MemorySplit(Vectors(x), y) for x, y in (train, test))
+    return Source(name, classes, tuple(train[0].shape[1:]), first, second, tuple(class_names), preprocessing)
 
 
 def _checked(name: str, part: str, inputs: Any, labels: Any) -> tuple[Tensor, Tensor]:

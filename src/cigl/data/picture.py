@@ -1,4 +1,4 @@
-"""One image file to pixels: random resized crops to learn from, centre crops to be judged by."""
+"""Random resized crops of images, to learn from. (To be judged by there is the middle: cigl.preprocessing.)"""
 
 from __future__ import annotations
 
@@ -9,28 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cigl.data.draw import below, raw, unit
-from cigl.errors import CiglError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 Box = tuple[int, int, int, int]  # left, upper, right, lower
 _TRIES = 10
-
-
-def read(path: str) -> Image:
-    """The image in RGB."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise CiglError("images are read by Pillow: pip install 'cigl[data]'.") from error
-    try:
-        with Image.open(path) as image:
-            if image.mode.startswith("I"):  # 16 bits a pixel, which convert would cut off at 255
-                return Image.fromarray((np.asarray(image) // 257).astype(np.uint8)).convert("RGB")
-            return image.convert("RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise CiglError(f"{path} can't be read as an image: {error}") from error
 
 
 def random_box(width: int, height: int, words: npt.NDArray[np.uint64]) -> Box:
@@ -47,22 +31,12 @@ def random_box(width: int, height: int, words: npt.NDArray[np.uint64]) -> Box:
     return left, upper, left + w, upper + h
 
 
-def centre_box(width: int, height: int, size: int) -> tuple[float, float, float, float]:
-    """The middle square; of large images 7/8 of the shorter side, which is 224 of 256."""
-    side = min(width, height) * (1.0 if size <= 64 else 7 / 8)
-    left, upper = (width - side) / 2, (height - side) / 2
-    return left, upper, left + side, upper + side
-
-
-def pixels(image: Image, size: int, key: tuple[int, int, int] | None) -> npt.NDArray[np.uint8]:
-    """(3, size, size); ``key`` is (seed, epoch, index) for a random crop, and None for the middle."""
+def random_crop(image: Image, size: int, key: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
+    """(3, size, size); ``key`` is (seed, epoch, index). Half of them are mirrored."""
     from PIL.Image import Resampling, Transpose
 
-    if key is None:
-        image = image.resize((size, size), Resampling.BILINEAR, box=centre_box(*image.size, size))
-    else:
-        words = raw(4 * _TRIES + 1, key[0], "picture", *key[1:])
-        image = image.resize((size, size), Resampling.BILINEAR, box=random_box(*image.size, words))
-        if below(words[-1:], 2)[0]:
-            image = image.transpose(Transpose.FLIP_LEFT_RIGHT)
+    words = raw(4 * _TRIES + 1, key[0], "picture", *key[1:])
+    image = image.resize((size, size), Resampling.BILINEAR, box=random_box(*image.size, words))
+    if below(words[-1:], 2)[0]:
+        image = image.transpose(Transpose.FLIP_LEFT_RIGHT)
     return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))

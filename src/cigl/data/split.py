@@ -18,6 +18,7 @@ from torch import Tensor
 
 from cigl.data.draw import order
 from cigl.errors import CiglError
+from cigl.preprocessing import Preprocessing, checked_classes
 
 Indices = Sequence[int] | Tensor | slice
 Self = TypeVar("Self", bound="Split")
@@ -133,3 +134,11 @@ class Source:
     shape: tuple[int, ...]
     train: Split
     test: Split
+    class_names: tuple[str, ...] = ()  # in the order of their numbers; where there are none, the numbers
+    preprocessing: Preprocessing | None = None  # of images, when they are not augmented
+
+    def __post_init__(self) -> None:
+        names = checked_classes(self.class_names or tuple(map(str, range(self.classes))))
+        if len(names) != self.classes:
+            raise CiglError(f"{self.name} has {self.classes} classes, but {len(names)} names for them.")
+        object.__setattr__(self, "class_names", names)

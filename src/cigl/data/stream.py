@@ -14,28 +14,32 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from cigl.data.folder import Listing, scan
-from cigl.data.memory import Normal
-from cigl.data.picture import pixels, read
+from cigl.data.picture import random_crop
 from cigl.data.split import Loading, Source, Split
 from cigl.errors import CiglError, CiglWarning
+from cigl.images import read
+from cigl.preprocessing import LONGEST_NAME, Preprocessing, printable
 
-IMAGENET = Normal((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 LARGEST = 224
+SMALL = 64  # images up to this size are taken whole, of larger ones 7/8: 224 of 256 pixels
 
 
 class _Pictures(Dataset["Tensor | str"]):
     """What a worker does: an index in, pixels out, or the reason why not (one line; torch would send a traceback)."""
 
-    def __init__(self, root: Path, listing: Listing, size: int, loading: Loading):
-        self.root, self.listing, self.size, self.loading = root, listing, size, loading
+    def __init__(self, root: Path, listing: Listing, preprocessing: Preprocessing, loading: Loading):
+        self.root, self.listing, self.preprocessing, self.loading = root, listing, preprocessing, loading
 
     def __getitem__(self, index: int) -> Tensor | str:
-        key = (self.loading.seed, self.loading.epoch, index) if self.loading.augment else None
         try:
             image = read(os.path.join(self.root, os.fsdecode(self.listing.paths[index])))
-            return torch.from_numpy(pixels(image, self.size, key))
         except CiglError as error:
             return str(error)
+        if not self.loading.augment:
+            return torch.from_numpy(self.preprocessing.middle(image))
+        key = (self.loading.seed, self.loading.epoch, index)
+        return torch.from_numpy(random_crop(image, self.preprocessing.size[0], key))
 
 
 def _leave_signals(worker: int) -> None:
@@ -54,19 +58,19 @@ def _together(parts: list[Tensor | str]) -> Tensor | str:
 class FolderSplit(Split):
     """Files with labels; ``workers`` processes read them ahead. Only what is there to ``learn`` from is augmented."""
 
-    def __init__(self, root: Path, listing: Listing, size: int, normal: Normal, learn: bool):
-        self._root, self._listing, self._size, self._normal, self._learn = root, listing, size, normal, learn
+    def __init__(self, root: Path, listing: Listing, preprocessing: Preprocessing, learn: bool):
+        self._root, self._listing, self._preprocessing, self._learn = root, listing, preprocessing, learn
         self.labels = torch.from_numpy(listing.labels)
 
     def _rows(self, positions: Tensor) -> FolderSplit:
         rows = positions.numpy()
         listing = Listing(self._listing.paths[rows], self._listing.labels[rows])
-        return FolderSplit(self._root, listing, self._size, self._normal, self._learn)
+        return FolderSplit(self._root, listing, self._preprocessing, self._learn)
 
     def _load(self, batches: Sequence[Tensor], loading: Loading) -> Iterator[Tensor]:
-        scale, shift = self._normal.on(loading.device)
+        loading = replace(loading, augment=loading.augment and self._learn)
         loader = DataLoader(
-            _Pictures(self._root, self._listing, self._size, replace(loading, augment=loading.augment and self._learn)),
+            _Pictures(self._root, self._listing, self._preprocessing, loading),
             batch_sampler=[part.tolist() for part in batches],
             num_workers=min(loading.workers, len(batches)),
             collate_fn=_together,
@@ -76,7 +80,7 @@ class FolderSplit(Split):
         for batch in loader:
             if isinstance(batch, str):
                 raise CiglError(batch)
-            yield batch.to(loading.device).float().mul_(scale).add_(shift)
+            yield self._preprocessing.normalised(batch.to(loading.device))
 
 
 def open_folder(name: str, root: Path, size: int | None = None) -> Source:
@@ -84,9 +88,11 @@ def open_folder(name: str, root: Path, size: int | None = None) -> Source:
     tree = scan(root)
     if size is None:
         size = min(LARGEST, *read(os.path.join(root, os.fsdecode(tree.train.paths[0]))).size)
-    train = FolderSplit(root, tree.train, size, IMAGENET, learn=True)
-    test = FolderSplit(root, tree.test, size, IMAGENET, learn=False)
-    return Source(name, len(tree.classes), (3, size, size), train, test)
+    preprocessing = Preprocessing(size, MEAN, STD, crop=1.0 if size <= SMALL else 7 / 8)
+    train = FolderSplit(root, tree.train, preprocessing, learn=True)
+    test = FolderSplit(root, tree.test, preprocessing, learn=False)
+    names = tuple(printable(each)[:LONGEST_NAME] for each in tree.classes)
+    return Source(name, len(names), preprocessing.shape, train, test, names, preprocessing)
 
 
 def open_imagenet(root: Path) -> Source:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import statistics
 import tempfile
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +15,7 @@ from torch import Tensor, nn
 
 from cigl.errors import CiglError, unknown
 from cigl.runtime.engine import SparseInference
+from cigl.runtime.onnx_files import quiet
 from cigl.runtime.program import library
 
 Call = Callable[[], object]
@@ -69,23 +67,11 @@ def in_onnxruntime(model: nn.Module, x: Tensor, threads: int) -> Call:
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.onnx")
-        with _quiet():
+        with quiet():
             torch.onnx.export(model, (x,), path, dynamo=True, verbose=False)
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     feed = {session.get_inputs()[0].name: x.numpy()}
     return lambda: session.run(None, feed)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter talks a lot."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 Maker = Callable[[nn.Module, Tensor, int], Call]

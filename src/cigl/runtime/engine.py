@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from cigl.errors import CiglError, CiglWarning
+from cigl.preprocessing import Preprocessing
 from cigl.runtime import plan as plans
 from cigl.runtime.assignment import Assignment, assign
 from cigl.runtime.compile import operations as op
@@ -28,6 +29,7 @@ from cigl.runtime.compile.network import Network
 from cigl.runtime.dense import in_torch, of_module, sentences, without_kernel
 from cigl.runtime.layers import replace_layers
 from cigl.runtime.pickling import pickled
+from cigl.runtime.predicting import Predictions, predict
 from cigl.runtime.program import library
 from cigl.runtime.program.packed import pack
 from cigl.runtime.schedule import OtherShape, Schedule, Survey, fitting, run_in_torch, survey
@@ -110,6 +112,8 @@ class SparseInference(nn.Module):
         self._lock = threading.Lock()
         self._facts: dict[Any, Survey] = {}
         self._said: set[str] = set()
+        self.classes: tuple[str, ...] | None = None  # as a file names them
+        self.preprocessing: Preprocessing | None = None  # as a file describes it
         self.training = False
         _engines.add(self)
 
@@ -125,6 +129,20 @@ class SparseInference(nn.Module):
                 return self._schedule(inputs)(inputs)
             except OtherShape:
                 return run_in_torch(self._network, inputs)
+
+    def predict(
+        self,
+        images: Any,
+        *,
+        classes: Sequence[str] | None = None,
+        preprocessing: Preprocessing | Mapping[str, Any] | None = None,
+    ) -> Predictions:
+        """Labels and probabilities of images: paths, PIL images, uint8 arrays (height, width, channels) or tensors
+        (channels, height, width), of any size, one or several. What the file doesn't say, or says otherwise, can be
+        given."""
+        classes = self.classes if classes is None else classes
+        preprocessing = self.preprocessing if preprocessing is None else preprocessing
+        return predict(self, images, classes=classes, preprocessing=preprocessing)
 
     def plan(self) -> dict[str, Any]:
         """For each shape of inputs seen so far, what runs sparse and what dense, and the times that decided it."""

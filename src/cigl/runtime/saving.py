@@ -6,7 +6,7 @@ import copy
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -15,12 +15,14 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from cigl.calibrate import TemperatureScaled
 from cigl.errors import CiglError, CiglWarning, unknown
+from cigl.preprocessing import Preprocessing
 from cigl.runtime.compile.exporting import CONSTANT, Examples
 from cigl.runtime.engine import SparseInference, sparse_inference
 from cigl.runtime.format import container
 from cigl.runtime.format.container import Damaged
 from cigl.runtime.format.decode import decode_graph
 from cigl.runtime.format.encode import Unsupported, encode_graph
+from cigl.runtime.format.entries import entries, read_entries
 from cigl.runtime.format.graph import LOGITS, Graph
 from cigl.runtime.format.tensors import named_tensors, pack, unpack
 
@@ -37,12 +39,15 @@ def save(
     plan: Any = None,
     about: Mapping[str, Any] | None = None,
     example_inputs: Examples | None = None,
+    classes: Sequence[str] | None = None,
+    preprocessing: Preprocessing | Mapping[str, Any] | None = None,
 ) -> None:
     """Write the model to one file: of sparse tensors only the non-zeros. The model stays as it is.
 
     It may be in training: what is written is M*W. ``half`` stores weights in fp16. ``temperature`` (or a
     ``TemperatureScaled`` model's own) and ``report`` (of ``cigl.evaluate``) go with it, and ``about``, plain data of
-    yours. ``example_inputs``, as for ``sparse_inference``, let torch.export read models that torch.fx can't trace.
+    yours; so do ``classes``, their names, and ``preprocessing``, for ``fast.predict`` and `cigl predict`.
+    ``example_inputs``, as for ``sparse_inference``, let torch.export read models that torch.fx can't trace.
     ``plan`` is what ``fast.plan()`` returned, to be followed by ``cigl.load``. Where an operation is outside of
     what a file can hold, a warning says which, and the file has the weights alone.
 
@@ -60,14 +65,9 @@ def save(
         raise CiglError(
             "save the model that the engine was made from; save(model, path, plan=fast.plan()) keeps its plan."
         )
-    model, own = _unwrap(model)
-    temperature = getattr(temperature, "value", temperature)  # of cigl.calibrate.fit_temperature
-    if temperature is not None and own is not None:
-        raise CiglError(f"the model has a temperature of its own ({own:g}): leave temperature out.")
-    temperature = own if temperature is None else temperature
-    if not _is_temperature(temperature):
-        raise CiglError(f"temperature is {temperature!r}: it must be a number, positive and finite.")
-    plain = _plain_copy(model)
+    temperature = unwrapped_temperature(model, temperature)
+    model, _ = unwrap(model)
+    plain = plain_copy(model)
     description: dict[str, Any] = {
         "architecture": {"class": type(model).__name__, "text": str(plain)},
         "tensors": None,
@@ -77,6 +77,7 @@ def save(
         "report": report.to_dict() if hasattr(report, "to_dict") else report,
         "plan": plan,
         "about": about,
+        **entries(classes, preprocessing),
     }
     try:
         description["graph"] = graph = _graph(plain, example_inputs)
@@ -104,7 +105,8 @@ def load(
     """The saved model on the CPU, in eval mode and without gradients; safe on a file from anyone.
 
     It runs on sparse kernels, or in plain torch with ``engine="dense"``. If the file has a temperature, the outputs are
-    the logits divided by it (``calibrated=False``: the logits). A file that has the weights alone needs ``into``: a
+    the logits divided by it (``calibrated=False``: the logits). If it says how images are preprocessed,
+    ``fast.predict(images)`` returns labels and probabilities. A file that has the weights alone needs ``into``: a
     model of the same architecture, which is filled, or a function that makes one; ``example_inputs``, as for
     ``sparse_inference``, help the engine to read it.
     """
@@ -116,6 +118,7 @@ def load(
         temperature = description.get("temperature")
         if not _is_temperature(temperature):
             raise Damaged("its temperature is not a positive number")
+        classes, preprocessing = read_entries(description)
         applied = temperature if calibrated else None
         if into is None and description.get("graph") is not None:
             model: nn.Module = decode_graph(description["graph"], tensors, parameters, applied)
@@ -139,6 +142,7 @@ def load(
         try:
             plan = description.get("plan") if fits else None
             model = sparse_inference(model, plan=plan, example_inputs=example_inputs)
+            model.classes, model.preprocessing = classes, preprocessing
         except CiglError as error:
             raise CiglError(
                 f"{path} can't be loaded on the engine: {error} engine='dense' loads it as it is."
@@ -149,13 +153,14 @@ def load(
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What the file says of its model: sizes, architecture, temperature, calibration report, plan, about."""
+    """What the file says of its model: sizes, architecture, temperature, report, plan, about, classes and so on."""
     stored, description = container.read(path)
     found = {
         name: description.get(name) for name in ("architecture", "outside", "temperature", "report", "plan", "about")
     }
     try:
         tensors, parameters = unpack(stored, description.get("tensors"))
+        found |= entries(*read_entries(description))
     except Damaged as error:
         raise CiglError(f"{path} can't be loaded: {error}. Copy or save it again.") from error
     counts = {"parameters": 0, "nonzeros": 0}
@@ -165,7 +170,7 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     return {"bytes": os.path.getsize(path), **counts, **found}
 
 
-def _unwrap(model: nn.Module) -> tuple[nn.Module, float | None]:
+def unwrap(model: nn.Module) -> tuple[nn.Module, float | None]:
     """The user's own module inside of wrappers, and the temperature that one of them divides by."""
     temperature = None
     while True:
@@ -184,7 +189,19 @@ def _unwrap(model: nn.Module) -> tuple[nn.Module, float | None]:
             return model, temperature
 
 
-def _plain_copy(model: nn.Module) -> nn.Module:
+def unwrapped_temperature(model: nn.Module, given: Any) -> float | None:
+    """The temperature to save with a model: the one given, or that of the model's wrapper."""
+    _, own = unwrap(model)
+    given = getattr(given, "value", given)  # of cigl.calibrate.fit_temperature
+    if given is not None and own is not None:
+        raise CiglError(f"the model has a temperature of its own ({own:g}): leave temperature out.")
+    temperature: float | None = own if given is None else given
+    if not _is_temperature(temperature):
+        raise CiglError(f"temperature is {temperature!r}: it must be a number, positive and finite.")
+    return temperature
+
+
+def plain_copy(model: nn.Module) -> nn.Module:
     """In a copy weights are M*W also in the middle of training, and eval mode is nobody else's concern."""
     try:
         return copy.deepcopy(model).eval()
@@ -223,7 +240,7 @@ def _fill(into: nn.Module | Callable[[], nn.Module], tensors: Mapping[str, Tenso
     model = into if isinstance(into, nn.Module) else into()
     if not isinstance(model, nn.Module):
         raise CiglError(f"into made a {type(model).__name__}: it must be a torch.nn.Module, or make one.")
-    inner, own = _unwrap(model)
+    inner, own = unwrap(model)
     if own is not None:
         raise CiglError(
             "into has a temperature of its own: pass the model inside, the file's temperature goes with it."

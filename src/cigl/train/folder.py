@@ -4,7 +4,7 @@ config.yaml              what the run is; reproduces it with `cigl train --confi
 versions.json            what it was started on
 metrics.jsonl            a line per epoch (and tensorboard/, where that is installed)
 checkpoints/             the newest two, N.safetensors after N steps; when finished, the last one if it is of use
-model.safetensors        the finished model
+model.safetensors        the finished model; class names, preprocessing and temperature in its metadata
 report.json, -*.npz      its calibration on the test data; report-temperature.json with the temperature
 result.json              written last: a run that has it is finished
 lock                     held by the process that trains
@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,11 @@ class RunFolder:
 
     def write_json(self, name: str, content: Any) -> None:
         write(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
+
+    def write_tensors(self, name: str, state: Any, entries: Mapping[str, Any] | None = None) -> None:
+        from cigl import tensors
+
+        tensors.save(self.path / name, state, entries)
 
     def read_json(self, name: str) -> Any:
         try:

@@ -20,6 +20,7 @@ from cigl.calibrate.report import report
 from cigl.errors import CiglError, CiglWarning
 from cigl.train.board import tensorboard
 from cigl.train.config import Config
+from cigl.train.finished import MODEL, about_model
 from cigl.train.folder import Busy, RunFolder
 from cigl.train.signals import Requests, listening
 from cigl.train.trainer import Splits, Trainer
@@ -159,7 +160,6 @@ def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[st
     if not all(value.isfinite().all() for value in trainer.model.state_dict().values()):
         raise CiglError("the weights are not finite after the last step: lower lr or set clip, and train again.")
     model = trainer.finalize()
-    tensors.save(folder.path / "model.safetensors", dict(model.state_dict()))
     predictor = predictor_of(trainer, model)
     temperature = pilot
     if trainer.config.temperature == "holdout":
@@ -170,6 +170,7 @@ def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[st
             warnings.warn(
                 "no finite temperature fits the validation data best; it was clamped.", CiglWarning, stacklevel=2
             )
+    folder.write_tensors(MODEL, dict(model.state_dict()), about_model(trainer.splits.source, temperature))
     logits, labels = trainer.predict(predictor, "test")
     reports = {"report": report(logits=logits, labels=labels)}
     if temperature is not None:
@@ -239,7 +240,7 @@ def evaluate_run(
         predictor: nn.Module = Ensemble(trainer.sparse.members(masks)).eval()
     else:
         model = cigl.models.build(config.model, trainer.splits.source.classes, trainer.splits.source.shape)
-        model.load_state_dict(tensors.load(folder.path / "model.safetensors"))
+        model.load_state_dict(tensors.load(folder.path / MODEL))
         predictor = predictor_of(trainer, model.to(trainer.device).eval())
     if temperature and split == "validation":
         warnings.warn(

@@ -1,0 +1,211 @@
+"""cigl predict."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from cigl.cli.shared import Json, app, errors_in_one_line
+from cigl.errors import CiglError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from cigl.preprocessing import Preprocessing
+
+Row = tuple[str, list[tuple[str, float]]]  # an image, and its likeliest classes
+MANY = 64  # images, beyond which a progress bar is shown
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="a .cigl file, or the folder of a finished run")],
+    images: Annotated[list[Path], typer.Argument(help="image files, and folders of them")],
+    top: Annotated[int, typer.Option(min=1, help="how many classes to show for each image")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Predict the classes of images, with calibrated probabilities.
+
+    Images are cropped, resized and normalised as they were when the model was evaluated. A folder stands for all
+    images in it and in the folders inside. An image that can't be read is named, the others are predicted, and the
+    exit code is 1.
+
+    Examples:
+
+      cigl predict model.cigl photo.jpg
+
+      cigl predict model.cigl photos/ --top 3
+
+      cigl predict runs/001 photos/ --json
+    """
+    with errors_in_one_line():
+        files = _files(images)
+        loaded = _loaded(model)
+        with _progress(len(files), quiet=as_json) as advance:
+            found, failed = _predicted(loaded, files, top, advance)
+        if as_json:
+            typer.echo(json.dumps(_plain(model, loaded, found, failed)))
+            raise typer.Exit(1 if failed else 0)
+        if found:
+            typer.echo("\n".join(table(found, _width())))
+        for _, reason in failed:
+            typer.echo(f"error: {_shown(reason)}", err=True)
+        if failed:
+            typer.echo(f"{len(failed)} of {len(files)} images could not be read.", err=True)
+            raise typer.Exit(1)
+
+
+def _files(given: Sequence[Path]) -> list[str]:
+    from cigl.images import ENDINGS, image_files
+
+    found: list[str] = []
+    for path in given:
+        inside = image_files(path) if path.is_dir() else [str(path)]
+        if not inside:
+            raise CiglError(f"{path} holds no images ({', '.join(ENDINGS)}).")
+        found += inside
+    return found
+
+
+class _Loaded(NamedTuple):
+    """What predicts; its logits are divided by the temperature already."""
+
+    model: nn.Module
+    classes: tuple[str, ...] | None
+    preprocessing: Preprocessing
+    temperature: float | None
+
+
+def _loaded(path: Path) -> _Loaded:
+    if path.is_file():
+        return _of_file(path)
+    if path.is_dir():
+        return _of_run(path)
+    raise CiglError(f"there is no {path}: give a .cigl file or the folder of a finished run.")
+
+
+def _of_file(path: Path) -> _Loaded:
+    import cigl
+    from cigl.runtime import SparseInference, describe
+
+    fast = cigl.load(path)
+    assert isinstance(fast, SparseInference)
+    if fast.preprocessing is None:
+        raise CiglError(
+            f"{path} does not say how an image becomes its input: if its run was trained on images, export it again, "
+            f"`cigl export RUN {path}`; save a model of your own with cigl.save(..., classes=..., preprocessing=...)."
+        )
+    return _Loaded(fast, fast.classes, fast.preprocessing, describe(path)["temperature"])
+
+
+def _of_run(path: Path) -> _Loaded:
+    import cigl
+    from cigl.calibrate import TemperatureScaled
+    from cigl.train.finished import finished_run
+
+    done = finished_run(path)
+    if done.preprocessing is None:
+        raise CiglError(
+            f"the run in {path} was trained on {done.config.dataset}, whose inputs are not known to be images: call "
+            f"its model in Python, after `cigl export {path} model.cigl`."
+        )
+    fast: nn.Module = cigl.sparse_inference(done.model)
+    if done.temperature is not None:
+        fast = TemperatureScaled(fast, done.temperature).eval()
+    return _Loaded(fast, done.classes, done.preprocessing, done.temperature)
+
+
+def _predicted(
+    loaded: _Loaded, files: list[str], top: int, advance: Callable[[int], None]
+) -> tuple[list[Row], list[tuple[str, str]]]:
+    """Images with their likeliest classes, and images with the reason why they can't be read."""
+    import numpy as np
+    import torch
+
+    from cigl.runtime.predicting import BATCH, Predictions, probabilities
+
+    found: list[Row] = []
+    failed: list[tuple[str, str]] = []
+    for start in range(0, len(files), BATCH):
+        part, pixels = files[start : start + BATCH], {}
+        for number, file in enumerate(part):
+            try:
+                pixels[number] = loaded.preprocessing.pixels(file)
+            except CiglError as error:
+                failed.append((file, str(error)))
+        if pixels:
+            batch = torch.from_numpy(np.stack(list(pixels.values())))
+            rows = Predictions.of(probabilities(loaded.model, batch, loaded.preprocessing), loaded.classes).top(top)
+            found += [(part[number], row) for number, row in zip(pixels, rows, strict=True)]
+        advance(len(part))
+    return found, failed
+
+
+@contextmanager
+def _progress(total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
+    if quiet or total <= MANY or not sys.stderr.isatty():
+        yield lambda number: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, redirect_stdout=False) as bar:
+        task = bar.add_task("images", total=total)
+        yield lambda number: bar.advance(task, number)
+
+
+def _plain(model: Path, loaded: _Loaded, found: list[Row], failed: list[tuple[str, str]]) -> dict[str, Any]:
+    return {
+        "model": str(model),
+        "temperature": loaded.temperature,
+        "predictions": [
+            {"image": file, "label": row[0][0], "top": [{"label": name, "probability": p} for name, p in row]}
+            for file, row in found
+        ],
+        "failed": [{"image": file, "error": reason} for file, reason in failed],
+    }
+
+
+def _width() -> int | None:
+    """Of the terminal; nothing is cut off in a pipe or a file."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def table(rows: Sequence[Row], width: int | None) -> list[str]:
+    """Lines of at most ``width``: an image's end and a class's beginning are what is kept.
+
+    >>> print("\\n".join(table([("photos/cat.jpg", [("cat", 0.93), ("dog", 0.04)])], 80)))
+    image           class  probability
+    photos/cat.jpg  cat          93.0%
+                    dog           4.0%
+    """
+    first, second, last = "image", "class", "probability"
+    classes = max(len(second), *(len(name) for _, row in rows for name, _ in row))
+    files = max(len(first), *(len(file) for file, _ in rows))
+    if width is not None:
+        room = width - len(last) - 4
+        classes = min(classes, max(len(second), room - files, room // 2))
+        files = min(files, max(len(first), room - classes))
+    lines = [f"{first:<{files}}  {second:<{classes}}  {last}"]
+    for file, row in rows:
+        image = _shown(file)
+        image = image if len(image) <= files else "…" + image[len(image) - files + 1 :]
+        for name, probability in row:
+            name = name if len(name) <= classes else name[: classes - 1] + "…"
+            lines.append(f"{image:<{files}}  {name:<{classes}}  {probability:>{len(last)}.1%}")
+            image = ""
+    return lines
+
+
+def _shown(text: str) -> str:
+    """Names of files may hold anything."""
+    from cigl.preprocessing import printable
+
+    return printable(text)

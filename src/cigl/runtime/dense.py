@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cigl.runtime.compile import operations as op
-from cigl.runtime.compile.network import Network, Unit
+from cigl.runtime.compile.network import Network
 from cigl.runtime.schedule import Survey
 
 MANY = 0.5  # share of zeros from which on a weight is meant to be sparse
@@ -29,23 +29,20 @@ def has_many_zeros(weight: Any) -> bool:
 
 def in_torch(network: Network, replaced: Collection[str]) -> list[str]:
     """A sentence for each reason why torch computes with such weights. ``replaced`` have kernels of their own."""
-    found = [
-        each
-        for unit in network.units
-        if isinstance(unit.operation, op.InTorch)
-        for each in _of_unit(network, unit, unit.operation.call, replaced)
-    ]
+    many_zeros = {value for value, constant in network.constants.items() if has_many_zeros(constant)}
+    modules: set[nn.Module] = set()
+    found: dict[tuple[str, str], None] = {}  # a weight may be read again and again
+    for unit in network.units:
+        call = unit.operation.call if isinstance(unit.operation, op.InTorch) else None
+        if isinstance(call, nn.Module):
+            if call not in modules:
+                found |= dict.fromkeys(of_module(call, unit.name, replaced))
+            modules.add(call)
+        elif call is not None and call not in _LOOKUPS:
+            name = getattr(call, "__name__", None) or getattr(call, "name", None) or str(call)
+            reason = f"there is no sparse kernel for {name}"
+            found |= {(network.paths[value], reason): None for value in unit.inputs if value in many_zeros}
     return sentences(found)
-
-
-def _of_unit(network: Network, unit: Unit, call: Any, replaced: Collection[str]) -> Iterator[tuple[str, str]]:
-    if isinstance(call, nn.Module):
-        yield from of_module(call, unit.name, replaced)
-    elif call not in _LOOKUPS:
-        name = getattr(call, "__name__", None) or getattr(call, "name", None) or str(call)
-        for value in unit.inputs:
-            if has_many_zeros(network.constants.get(value)):
-                yield network.paths[value], f"there is no sparse kernel for {name}"
 
 
 def of_module(module: nn.Module, path: str, replaced: Collection[str]) -> Iterator[tuple[str, str]]:

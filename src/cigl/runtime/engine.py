@@ -25,8 +25,9 @@ from cigl.runtime.compile.exporting import Examples
 from cigl.runtime.compile.fusing import fuse
 from cigl.runtime.compile.lowering import Untraceable, lower
 from cigl.runtime.compile.network import Network
+from cigl.runtime.compile.tracing import copied
 from cigl.runtime.dense import in_torch, of_module, sentences, without_kernel
-from cigl.runtime.layers import replace_layers
+from cigl.runtime.layers import modules_in_torch, replace_layers
 from cigl.runtime.pickling import pickled
 from cigl.runtime.program import library
 from cigl.runtime.program.packed import pack
@@ -56,18 +57,20 @@ def sparse_inference(
     >>> fast(torch.ones(2, 8)).shape
     torch.Size([2, 4])
     """
+    return engine_of(copied(model), plan, example_inputs)
+
+
+def engine_of(model: nn.Module, plan: dict[str, Any] | None, example_inputs: Examples | None) -> SparseInference:
+    """``sparse_inference`` of a model in eval mode that nobody else has: its tensors become the engine's."""
     layer_plans = plans.of_layers(plan)
-    engines: dict[str, SparseInference] = {}
     try:
         network = lower(model, example_inputs)
     except Untraceable as reason:
-        engines = replace_layers(reason.model, "", _layer_engine, layer_plans)
+        engines = replace_layers({"": reason.model}, _layer_engine, layer_plans)
         notes = [*reason.notes, "so the model runs in torch, and its sparse layers one by one"]
         dense = of_module(reason.model, "", {f"{path}.weight" for path in engines})
         return _warned(LayerByLayer(reason.model, engines, ["; ".join(notes) + ".", *sentences(dense)]))
-    for unit in network.units:
-        if isinstance(unit.operation, op.InTorch) and isinstance(unit.operation.call, nn.Module):
-            engines |= replace_layers(unit.operation.call, unit.name, _layer_engine, layer_plans)
+    engines = replace_layers(modules_in_torch(network), _layer_engine, layer_plans)
     fuse(network)
     if library.available():
         pack(network)
@@ -77,7 +80,7 @@ def sparse_inference(
 
 def _warned(engine: SparseInference) -> SparseInference:
     for note in engine.notes if library.available() else [*engine.notes, library.reason()]:
-        warnings.warn(note, CiglWarning, stacklevel=3)
+        warnings.warn(note, CiglWarning, stacklevel=4)
     return engine
 
 

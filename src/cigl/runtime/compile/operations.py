@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -148,9 +148,13 @@ class ConvTranspose(Layer):
     def made(
         cls, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, output_padding: Pair
     ) -> ConvTranspose:
-        """From what nn.ConvTranspose2d has; where nothing but the bias reaches a pixel, a TypeError."""
+        """From what nn.ConvTranspose2d has; a TypeError where nothing but the bias reaches a pixel, or where a stride
+        that is much longer than the kernel would make a small weight huge."""
         inputs, outputs, *kernel = weight.shape
         taps = [-(-kernel[i] // stride[i]) for i in (0, 1)]
+        size = inputs * outputs * taps[0] * stride[0] * taps[1] * stride[1]
+        if size > max(4 * weight.numel(), 1 << 16):
+            raise TypeError
         whole = F.pad(weight, (0, taps[1] * stride[1] - kernel[1], 0, taps[0] * stride[0] - kernel[0]))
         parts = whole.reshape(inputs, outputs, taps[0], stride[0], taps[1], stride[1])
         turned = parts.permute(1, 3, 5, 0, 2, 4).reshape(-1, inputs, *taps).flip(2, 3)
@@ -159,12 +163,6 @@ class ConvTranspose(Layer):
             raise TypeError
         repeated = None if bias is None else bias.repeat_interleave(stride[0] * stride[1])
         return cls(Weight(turned, repeated), stride, (padding[0], ends[0], padding[1], ends[1]))
-
-    def folded(self, scale: Tensor, shift: Tensor) -> ConvTranspose:
-        """With a batch norm behind it."""
-        count = self.stride[0] * self.stride[1]
-        weight = self.weight.folded(scale.repeat_interleave(count), shift.repeat_interleave(count))
-        return replace(self, weight=weight)
 
     @property
     def padding(self) -> Pair:

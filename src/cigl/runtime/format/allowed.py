@@ -54,7 +54,7 @@ def _whole_or_several(low: int, high: int = 2**15) -> Callable[[Any], bool]:
 
 
 def _number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and abs(value) < 1e30
+    return type(value) in (int, float) and abs(value) < 1e30  # which NaN is not, and 10**400 can be asked for
 
 
 def _among(*known: Any) -> Callable[[Any], bool]:
@@ -159,7 +159,7 @@ def _listed(place: Any, names: str) -> dict[str, Callable[..., Any]]:
 
 def _attribute(tensor: Any, name: str) -> Any:
     if name not in ("shape", "ndim"):
-        raise CiglError(f"the model's graph asks for the attribute {name!r} of a tensor: only shape is allowed.")
+        raise CiglError(f"the attribute {str(name)[:40]!r} of a tensor is asked for, and only shape and ndim may be")
     return getattr(tensor, name)
 
 
@@ -169,7 +169,7 @@ def _arithmetic(function: Callable[..., Any]) -> Callable[..., Any]:
     def compute(*operands: Any) -> Any:
         for each in operands:
             if not isinstance(each, (Tensor, float)) and not (isinstance(each, int) and abs(each) < 2**63):
-                raise CiglError(f"the model's graph computes with a {type(each).__name__} or a number out of range.")
+                raise CiglError(f"a {type(each).__name__} or a number out of range is computed with")
         return function(*operands)
 
     return compute

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from cigl.errors import CiglError, CiglWarning
+from cigl.errors import CiglError, CiglWarning, one_line
 from cigl.runtime import plan as plans
 from cigl.runtime.assignment import Assignment, assign
 from cigl.runtime.compile import operations as op
@@ -212,7 +212,8 @@ class SparseInference(nn.Module):
             followed = shapes in self._entries or plans.near(self._entries, shapes) is not None
             facts = survey(self._network, inputs, followed and self._network.signature.sized)
         except Exception as error:
-            raise CiglError(f"the model can't take inputs of shape {', '.join(map(str, shapes))}: {error}") from error
+            wrong = f"the model can't take inputs of shape {', '.join(map(str, shapes))}"
+            raise CiglError(f"{wrong}: {one_line(error)}.") from error
         self._say_what_runs_dense(facts)
         return facts
 

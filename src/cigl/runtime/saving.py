@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from cigl.calibrate import TemperatureScaled
-from cigl.errors import CiglError, CiglWarning, unknown
+from cigl.errors import CiglError, CiglWarning, one_line, unknown
 from cigl.runtime.compile.exporting import CONSTANT, Examples
 from cigl.runtime.engine import SparseInference, engine_of, sparse_inference
 from cigl.runtime.format import container
@@ -143,9 +143,8 @@ def load(
         except Exception as error:
             if into is not None and not isinstance(error, CiglError):
                 raise  # an error of the caller's own model
-            what = " ".join(str(error).split())[:300] or type(error).__name__
             raise CiglError(
-                f"{path} can't be loaded on the engine: {what} engine='dense' loads it as it is."
+                f"{path} can't be loaded on the engine: {one_line(error)}. engine='dense' loads it as it is."
             ) from error
     if into is not None and applied is not None:
         model = TemperatureScaled(model, applied).eval()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-from cigl.errors import CiglError
+from cigl.errors import CiglError, one_line
 from cigl.runtime.compile.capture import Capture, Captured
 from cigl.runtime.compile.inputs import Signature
 from cigl.runtime.format.allowed import FUNCTIONS, RECORDED
@@ -52,10 +52,8 @@ class Graph(Captured):
         except Exception as error:  # whatever torch says of inputs that don't fit, or of a graph that makes no sense
             number = min(len(values), len(self._graph_nodes) - 1)
             node = self._graph_nodes[number]
-            what = " ".join(str(error).split()).removesuffix(".") or type(error).__name__
-            raise CiglError(
-                f"the model's graph can't be run at node {number}, {node.op} {node.name}: {what[:300]}."
-            ) from error
+            place = f"node {number}, {node.op} {node.name}"
+            raise CiglError(f"the model's graph can't be run at {place}: {one_line(error)}.") from error
 
     def _graph_value(self, node: Node, values: list[Any]) -> Any:
         if node.op == "tensor":

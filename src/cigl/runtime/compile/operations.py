@@ -73,6 +73,10 @@ class Layer(Operation):
         """Whether every output sees all inputs, side by side: neither in groups nor dilated."""
         return True
 
+    def result_shape(self, x: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Of what ``dense`` makes of an input of this shape; None if it takes no such input."""
+        raise NotImplementedError
+
 
 # Functions of each element by their names, which are the kernels', too. With True they may overwrite their argument.
 ACTIVATIONS: dict[str, Callable[[Tensor, bool], Tensor]] = {
@@ -134,6 +138,16 @@ class Conv(Layer):
     def plain(self) -> bool:
         return self.groups == 1 and self.dilation == (1, 1)
 
+    def result_shape(self, x: tuple[int, ...]) -> tuple[int, ...] | None:
+        outputs, inputs, *kernel = self.weight.shape
+        if len(x) != 4 or x[1] != inputs * self.groups:
+            return None
+        sizes = [
+            (x[i + 2] + 2 * self.padding[i] - self.dilation[i] * (kernel[i] - 1) - 1) // self.stride[i] + 1
+            for i in (0, 1)
+        ]
+        return (x[0], outputs, *sizes) if min(sizes) > 0 else None
+
 
 @dataclass(frozen=True)
 class ConvTranspose(Layer):
@@ -172,6 +186,13 @@ class ConvTranspose(Layer):
     def plain(self) -> bool:
         return False
 
+    def result_shape(self, x: tuple[int, ...]) -> tuple[int, ...] | None:
+        outputs, inputs, *taps = self.weight.shape
+        if len(x) != 4 or x[1] != inputs:
+            return None
+        sizes = [(x[i + 2] + taps[i] - 1) * self.stride[i] - self.crop[2 * i] - self.crop[2 * i + 1] for i in (0, 1)]
+        return (x[0], outputs // (self.stride[0] * self.stride[1]), *sizes) if min(sizes) > 0 else None
+
     def dense(self, x: Tensor) -> Tensor:
         y = F.conv2d(x, self.weight.dense(), self.weight.bias, 1, self.padding)
         (a, b), (*images, channels, height, width) = self.stride, y.shape
@@ -196,6 +217,10 @@ class Linear(Layer):
         for other in others:
             y = _plus(y, other)
         return _activated(y, self.activation)
+
+    def result_shape(self, x: tuple[int, ...]) -> tuple[int, ...] | None:
+        outputs, inputs = self.weight.shape
+        return None if not x or x[-1] != inputs or (self.matrix and len(x) != 2) else (*x[:-1], outputs)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.network import Network, Unit
+from cigl.runtime.program.emitting import fits
 from cigl.runtime.program.program import Program
-from cigl.runtime.program.steps import Shape, fits, per_image
+from cigl.runtime.program.steps import Shape, per_image
 
 
 @dataclass

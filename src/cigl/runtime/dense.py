@@ -55,7 +55,7 @@ def of_module(module: nn.Module, path: str, replaced: Collection[str]) -> Iterat
         if isinstance(owner, _KNOWN_IF_EXPORTED):
             yield full, f"torch.fx can't look into a {type(module).__name__}: {_EXAMPLES}"
         else:
-            yield full, f"there is no sparse kernel for a {type(owner).__name__}"
+            yield full, f"there is no sparse kernel for {type(owner).__name__}"
 
 
 def without_kernel(network: Network, facts: Survey, possible: Collection[int]) -> dict[str, str]:

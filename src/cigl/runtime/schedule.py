@@ -6,7 +6,7 @@ not before anything it reads. So the sparse units of a stage can run as one prog
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -187,18 +187,20 @@ class Schedule:
     def __init__(self, network: Network, facts: Survey, sparse: Collection[int], threads: int):
         self._network, self._constants = network, facts.constants
         live = live_units(network, facts.constants)
+        reads = Counter([value for unit in live.values() for value in unit.inputs] + network.results())
         self._calls: list[_Call] = []
         for is_program, units in staged(live, sparse):
             if not is_program:
                 self._calls += [TorchCall(unit) for unit in units.values()]
                 continue
-            others = set(network.results())
-            others.update(value for number, unit in live.items() if number not in units for value in unit.inputs)
+            inside = Counter(value for unit in units.values() for value in unit.inputs)
+            others = {value for unit in units.values() for value in unit.outputs if reads[value] > inside[value]}
             parts = by_images(units, facts.shapes, facts.constants)
             self._calls += [ProgramCall(part, facts, others, threads) for part in parts]
-        last = {value: call for call in self._calls for value in (*call.inputs, *call.outputs)}
-        kept = {*network.results(), *facts.constants}
-        self._done = [[value for value in last if last[value] is call and value not in kept] for call in self._calls]
+        last = {value: n for n, call in enumerate(self._calls) for value in (*call.inputs, *call.outputs)}
+        self._done: list[list[int]] = [[] for _ in self._calls]  # values that nobody reads after each call
+        for value in last.keys() - facts.constants.keys() - set(network.results()):
+            self._done[last[value]].append(value)
         outputs = (value for unit in network.units for value in unit.outputs)
         size = 1 + max((*outputs, *network.inputs, *network.constants))
         self._at_first = [facts.constants.get(value) for value in range(size)]

@@ -14,7 +14,9 @@ from torch import nn
 
 import cigl
 from cigl.errors import CiglError
-from cigl.runtime import describe
+from cigl.runtime import dense, describe, layers
+from cigl.runtime.compile.weights import Weight
+from cigl.runtime.dense import has_many_zeros
 from cigl.runtime.format import container, tensors
 
 HERE = Path(__file__).parent
@@ -58,6 +60,20 @@ def test_memory_is_bounded(tmp_path):
         assert message is None or "\n" not in message
     refused = {name.split()[0] for name, (_, _, message) in found.items() if message is not None}
     assert refused == {"gaps", "deep_paths"}
+
+
+@pytest.mark.parametrize("name", ["tied_layers", "tied_layers_in_torch", "products_with_one_matrix"])
+def test_zeros_are_counted_once_for_each_tensor(tmp_path, name, monkeypatch):
+    """A small file can name a large tensor thousands of times."""
+    path = written(LARGE[name], 200, tmp_path / "a.cigl")
+    calls = []
+    for place in (dense, layers):
+        monkeypatch.setattr(place, "has_many_zeros", lambda weight: calls.append(1) or has_many_zeros(weight))
+    packs = []
+    monkeypatch.setattr(Weight, "shrink", lambda self, form: packs.append(self))
+    cigl.load(path)
+    assert len(calls) <= 8
+    assert len(set(map(id, packs))) <= 8
 
 
 def load_of(path, *nodes, modules=None, engine="sparse", weights=()):

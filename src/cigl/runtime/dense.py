@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -29,14 +29,15 @@ def has_many_zeros(weight: Any) -> bool:
 
 def in_torch(network: Network, replaced: Collection[str]) -> list[str]:
     """A sentence for each reason why torch computes with such weights. ``replaced`` have kernels of their own."""
-    many_zeros = {value for value, constant in network.constants.items() if has_many_zeros(constant)}
+    counted = _Counted()
+    many_zeros = {value for value, constant in network.constants.items() if counted(constant)}
     modules: set[nn.Module] = set()
     found: dict[tuple[str, str], None] = {}  # a weight may be read again and again
     for unit in network.units:
         call = unit.operation.call if isinstance(unit.operation, op.InTorch) else None
         if isinstance(call, nn.Module):
             if call not in modules:
-                found |= dict.fromkeys(of_module(call, unit.name, replaced))
+                found |= dict.fromkeys(of_module(call, unit.name, replaced, counted))
             modules.add(call)
         elif call is not None and call not in _LOOKUPS:
             name = getattr(call, "__name__", None) or getattr(call, "name", None) or str(call)
@@ -45,12 +46,29 @@ def in_torch(network: Network, replaced: Collection[str]) -> list[str]:
     return sentences(found)
 
 
-def of_module(module: nn.Module, path: str, replaced: Collection[str]) -> Iterator[tuple[str, str]]:
+class _Counted:
+    """``has_many_zeros``, of each tensor once, however many names it has."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], bool] = {}
+
+    def __call__(self, weight: Any) -> bool:
+        if not isinstance(weight, Tensor) or weight.dim() < 2:
+            return False
+        key = (weight.data_ptr(), weight.numel())
+        if key not in self._known:
+            self._known[key] = has_many_zeros(weight)
+        return self._known[key]
+
+
+def of_module(
+    module: nn.Module, path: str, replaced: Collection[str], many_zeros: Callable[[Any], bool] = has_many_zeros
+) -> Iterator[tuple[str, str]]:
     """The paths of such weights in a module that torch runs, each with the reason."""
     for name, parameter in module.named_parameters():
         full = f"{path}.{name}" if path else name
         owner = module.get_submodule(name.rpartition(".")[0])
-        if full in replaced or isinstance(owner, _LOOKUPS[:2]) or not has_many_zeros(parameter):
+        if full in replaced or isinstance(owner, _LOOKUPS[:2]) or not many_zeros(parameter):
             continue
         if isinstance(owner, _KNOWN_IF_EXPORTED):
             yield full, f"torch.fx can't look into a {type(module).__name__}: {_EXAMPLES}"

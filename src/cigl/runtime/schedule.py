@@ -136,7 +136,8 @@ class _ZeroCall(TorchCall):
     def run(self, *inputs: Any) -> Sequence[Any]:
         operation, x = self.operation, inputs[0]
         assert isinstance(operation, op.Layer)
-        shape = operation.result_shape(tuple(x.shape)) if isinstance(x, Tensor) and x.dtype == torch.float32 else None
+        alike = operation.weight.is_float32 and isinstance(x, Tensor) and x.dtype == torch.float32
+        shape = operation.result_shape(tuple(x.shape)) if alike else None
         if shape is None or any(not isinstance(each, Tensor) or each.shape != shape for each in inputs[1:]):
             return super().run(*inputs)
         return [x.new_zeros(shape) for _ in range(operation.outputs)]

@@ -91,7 +91,7 @@ def _norm_behind(earlier: op.Operation, later: op.Operation, shared: bool) -> op
     """f(norm(x)) behind a convolution whose result others read too, or that already adds (pre-activation nets)."""
     if not (isinstance(earlier, op.Conv) and isinstance(later, op.Norm)):
         return None
-    if earlier.activation or earlier.norm is not None:
+    if earlier.activation or earlier.norm is not None or later.scale.numel() != earlier.weight.shape[0]:
         return None
     return replace(earlier, norm=(later.scale, later.shift), activation=later.activation, keep=shared)
 

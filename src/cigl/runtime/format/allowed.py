@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cigl.errors import CiglError
+from cigl.errors import CiglError, one_line
 
 _LARGEST = 2**31 - 1
 
@@ -116,8 +116,11 @@ def make_module(fields: Any) -> nn.Module:
     for name, value in arguments.items():
         if not _FIELDS[name](value):
             raise ValueError(f"a {kind} whose {name} can't be {str(value)[:40]}")
-    with torch.device("meta"):
-        module: nn.Module = getattr(nn, kind)(**arguments)
+    try:
+        with torch.device("meta"):
+            module: nn.Module = getattr(nn, kind)(**arguments)
+    except Exception as error:  # torch.nn has asserts, too
+        raise ValueError(f"a {kind} of which torch says: {one_line(error)}") from error
     return module
 
 

@@ -15,6 +15,8 @@ sys.path.append(str(Path(__file__).parent / "integrations"))
 collect_ignore = [  # run by tests, in their own processes
     "compatibility/zero_worker.py",
     "integrations/process_worker.py",
+    "runtime/hostile_files.py",
+    "runtime/mutated_files.py",
     "runtime/training/gradcheck_double.py",
     "sparsify/agreement_worker.py",
     "sparsify/ddp_worker.py",

@@ -14,6 +14,15 @@ class CiglWarning(UserWarning):
     """Something that works, but probably not as it was meant."""
 
 
+def one_line(error: BaseException, longest: int = 300) -> str:
+    """What another library's error says, for the end of a sentence of ours.
+
+    >>> one_line(RuntimeError("sizes\\n  don't match."))
+    "sizes don't match"
+    """
+    return (" ".join(str(error).split()) or type(error).__name__)[:longest].removesuffix(".")
+
+
 def unknown(kind: str, name: object, known: Iterable[str]) -> CiglError:
     """The error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)

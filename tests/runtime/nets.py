@@ -10,6 +10,7 @@ from torch import nn
 
 from cigl.runtime.compile.fusing import fuse
 from cigl.runtime.compile.lowering import Untraceable, lower
+from cigl.runtime.compile.tracing import copied
 from cigl.runtime.engine import sparse_inference
 from cigl.runtime.program import library
 from cigl.runtime.program.packed import pack
@@ -32,7 +33,7 @@ def sparse(model: nn.Module, sparsity: float, seed: int = 0) -> nn.Module:
 
 
 def network_of(model: nn.Module):
-    network = lower(model)
+    network = lower(copied(model))
     fuse(network)
     if library.available():
         pack(network)

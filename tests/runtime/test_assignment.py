@@ -44,4 +44,4 @@ def test_all_dense_where_kernels_are_slower(chosen):
 def test_units_without_weights_alone_are_left_to_torch():
     network = network_of(nn.Sequential(nn.ReLU(), nn.MaxPool2d(2)))
     x = torch.randn(1, 3, 4, 4)
-    assert assignment.assign(network, survey(network, [x]), [x], threads=1).sparse == set()
+    assert assignment.assign(network, survey(network, [x]), threads=1).sparse == set()

@@ -16,6 +16,7 @@ import cigl
 from cigl.cli import app
 from cigl.errors import CiglError
 from cigl.runtime import bench as benches
+from cigl.runtime.program import library
 
 runner = CliRunner()
 
@@ -41,6 +42,28 @@ def test_multiply_adds_count_the_nonzeros_at_each_place():
     fast = cigl.sparse_inference(model)
     fast(torch.ones(7, 2, 2, 2))
     assert benches.multiply_adds(fast.plan()["shapes"][0]) == 7 * (4 + 5)
+
+
+class Untraceable(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = sparse(nn.Linear(64, 32), 0.9)
+
+    def forward(self, x):
+        return self.layer(x) if x.sum() > 0 else self.layer(-x)
+
+
+@pytest.mark.filterwarnings("ignore:.*can't be traced")
+def test_a_model_that_runs_layer_by_layer():
+    model = Untraceable().eval()
+    fast = cigl.sparse_inference(model)
+    found = benches.bench(model, fast, torch.ones(4, 64), benches.rivals(["torch"]), threads=1, seconds=0)
+    assert found["ratios"]["torch"] > 0
+    if library.available():
+        assert found["units"] == 1
+        assert found["gflops_on_nonzeros"] > 0
+    else:
+        assert found["units"] == 0
 
 
 def test_calls_take_turns(monkeypatch):

@@ -14,7 +14,7 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
-from nets import close, sparse
+from nets import close, network_of, sparse
 from torch import nn
 
 import cigl
@@ -168,19 +168,60 @@ def test_many_shapes_are_kept_as_far_as_memory_allows(monkeypatch):
 
 
 @needs_kernels
-def test_a_long_network_is_run_once_in_torch_and_once_on_kernels(monkeypatch):
-    monkeypatch.setattr(assignment, "ENOUGH", 0.0)
-    runs = []
-    timed = schedule.Schedule.seconds
-    monkeypatch.setattr(schedule.Schedule, "seconds", lambda self, inputs: runs.append(self) or timed(self, inputs))
-    model = sparse(nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))), 0.9)
+def test_without_time_each_kind_of_layer_is_timed_once(monkeypatch):
+    monkeypatch.setattr(assignment, "BUDGET", 0.0)
+    dense, kernels = [], []
+    run, seconds = schedule.TorchCall.run, schedule.ProgramCall.seconds
+    monkeypatch.setattr(schedule.TorchCall, "run", lambda self, *given: dense.append(self) or run(self, *given))
+    monkeypatch.setattr(
+        schedule.ProgramCall, "seconds", lambda self, *given: kernels.append(self) or seconds(self, *given)
+    )
+    model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(4)), nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3))
+    model.insert(4, nn.Unflatten(1, (1, 8, 8)))
+    with torch.no_grad():
+        for layer in model:
+            if hasattr(layer, "weight"):
+                layer.weight.view(-1)[::2] = 0.0
     fast = cigl.sparse_inference(model)
     x = torch.randn(5, 64)
+    made = []
+    monkeypatch.setattr(
+        engines, "Schedule", lambda *given: made.append((len(dense), len(kernels))) or schedule.Schedule(*given)
+    )
     with torch.no_grad():
         assert close(fast(x), model(x))
-    assert len(runs) == 1
+    assert made == [(1 + 3, 2 * 3)]  # Unflatten by the survey, then three kinds of layers
     [entry] = fast.plan()["shapes"]
-    assert all({"dense_ms", "sparse_ms"} <= unit.keys() for unit in entry["units"])
+    assert sum({"dense_ms", "sparse_ms"} <= unit.keys() for unit in entry["units"]) == 6
+
+
+@needs_kernels
+def test_no_layer_is_computed_to_find_its_shape(monkeypatch):
+    """Neither linear layers nor convolutions, where shapes can't depend on values; and the shapes are torch's."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2, 1, dilation=2), nn.BatchNorm2d(8), nn.ReLU(), nn.ConvTranspose2d(8, 6, 3, 2, 1, 1),
+        nn.MaxPool2d(2), nn.Conv2d(6, 8, (3, 1), padding=(1, 0), groups=2), nn.Flatten(), nn.LazyLinear(5),
+    )  # fmt: skip
+    x = torch.randn(2, 3, 17, 20)
+    with torch.no_grad():
+        wanted = model.eval()(x)
+    network = network_of(model)
+    real = survey_by_running(network, x)
+    for kind in (op.Conv, op.ConvTranspose, op.Linear):
+        monkeypatch.setattr(kind, "dense", None)
+    facts = schedule.survey(network, [x])
+    assert facts.shapes == real
+    assert facts.shapes[network.results()[0]] == tuple(wanted.shape)
+
+
+def survey_by_running(network, x):
+    values, shapes = {**network.constants, network.inputs[0]: x}, {network.inputs[0]: tuple(x.shape)}
+    with torch.no_grad():
+        for unit in network.units:
+            result = unit.operation.dense(*(values[value] for value in unit.inputs))
+            for value, each in zip(unit.outputs, result if len(unit.outputs) == 2 else [result], strict=True):
+                values[value], shapes[value] = each, tuple(each.shape)
+    return shapes
 
 
 @needs_kernels
@@ -203,4 +244,4 @@ def test_long_timing_is_announced(monkeypatch, caplog):
         assert not caplog.records
         monkeypatch.setattr(engines, "LONG", 0.0)
         fast(torch.randn(50, 64))
-    assert "timing 1 operations for inputs of shape (50, 64)" in caplog.text
+    assert "preparing the engine for inputs of shape (50, 64)" in caplog.text

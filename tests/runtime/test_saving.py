@@ -461,7 +461,7 @@ def _stored(name, tensor):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_index("0.weight", shape=[10**6, 10**6]), "0.weight: the gaps cover .* but the tensor has 1000000000000"),
+        (_index("0.weight", shape=[10**6, 10**6]), "its tensors take more than 256 times the file's size"),
         (_index("0.weight", shape=[40, 49]), "0.weight: the gaps cover"),
         (_index("0.weight", shape=[2000]), "but its module needs"),
         (_index("0.weight", shape=[-40, -50]), "no type or no shape"),

@@ -1,8 +1,8 @@
 """Which units of a network run sparse: the assignment that takes the least time in total.
 
-Every unit is timed dense and sparse. Where the two meet, a tensor has to be converted from torch's layout into the
-kernels' or back; that is timed once per shape of tensor. The sum of all these is least for a minimum cut of the graph,
-which is found exactly. Nothing else is tried.
+Every unit is timed dense and sparse, by itself, and only one of those that are alike. Where the two meet, a tensor has
+to be converted from torch's layout into the kernels' or back; that is timed once per shape of tensor. The sum of all
+these is least for a minimum cut of the graph, which is found exactly. Nothing else is tried.
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from cigl.runtime.compile import operations as op
-from cigl.runtime.compile.network import Network
+from cigl.runtime.compile.network import Network, Unit
 from cigl.runtime.cut import Cut
 from cigl.runtime.program.program import Program
 from cigl.runtime.program.steps import per_image
-from cigl.runtime.schedule import Schedule, Survey, fitting
+from cigl.runtime.schedule import ProgramCall, Survey, TorchCall, fitting, live_units
 
-REPEATS, ENOUGH = 5, 0.5  # the least of a few runs counts, as far as they take no more than this many seconds
+# The least of a few runs counts. No more than so many seconds are spent on repeating them, shared among the units that
+# differ; each runs at least once in torch and twice on the kernels, whose memory is new in the first run.
+REPEATS, BUDGET = 5, 1.0
+_CONVERSION = 0.02  # seconds for repeating a conversion
 
 
 @dataclass
@@ -35,48 +39,77 @@ class Assignment:
     sparse_seconds: dict[int, float] = field(default_factory=dict)
 
 
-def assign(network: Network, facts: Survey, inputs: Sequence[Any], threads: int) -> Assignment:
+def assign(network: Network, facts: Survey, threads: int, progress: Callable[[], None] = lambda: None) -> Assignment:
+    """``progress`` is called between measurements."""
     possible = fitting(network, facts)
     if not any(isinstance(network.units[number].operation, op.Layer) for number in possible):
         return Assignment(set())  # without weights there is nothing to gain
-    programs = Schedule(network, facts, possible, threads)
-    measured = _least(lambda: programs.seconds(inputs))
-    dense, live = facts.seconds, measured.keys()
-    if sum(dense.values()) < ENOUGH:  # else the run that showed the shapes has to do
-        torch_alone = Schedule(network, facts, (), threads)
-        dense = _least(lambda: torch_alone.seconds(inputs))
-    dense = _shared(network, facts, {number: dense[number] for number in live})
-    sparse = _shared(network, facts, {number: measured[number] for number in live if number in possible})
-    return Assignment(_cheapest(network, facts, dense, sparse, threads), dense, sparse)
-
-
-def _shared(network: Network, facts: Survey, seconds: dict[int, float]) -> dict[int, float]:
-    """For units alike, the least that one of them took: a network's repeated layers are as good as repetitions."""
-    least: dict[Any, float] = {}
-    keys = {number: _alike(network, facts, number) for number in seconds}
-    for number, key in keys.items():
-        least[key] = min(seconds[number], least.get(key, math.inf))
-    return {number: least[key] for number, key in keys.items()}
+    live = live_units(network, facts.constants)
+    alike: dict[Any, list[int]] = defaultdict(list)
+    for number in live:
+        if number in possible:
+            alike[_alike(network, facts, number)].append(number)
+    dense: dict[int, float] = {}
+    sparse: dict[int, float] = {}
+    samples = _Samples()
+    for numbers in alike.values():
+        times = _times(network.units[numbers[0]], facts, threads, samples, BUDGET / len(alike))
+        dense |= dict.fromkeys(numbers, times[0])
+        sparse |= dict.fromkeys(numbers, times[1])
+        progress()
+    chosen = _cheapest(network, facts, {number: dense.get(number, 0.0) for number in live}, sparse, threads)
+    return Assignment(chosen, dense, sparse)
 
 
 def _alike(network: Network, facts: Survey, number: int) -> Any:
-    """What a unit's time depends on."""
+    """What a unit's time depends on: a network's repeated layers are timed once."""
     unit = network.units[number]
     operation = unit.operation
-    values = (*unit.inputs, *unit.outputs)
-    if any(facts.shapes[value] is None for value in values) or not isinstance(operation, op.Layer):
-        return number
-    settings = {name: each for name, each in vars(operation).items() if name not in ("weight", "norm")}
-    shapes = tuple(facts.shapes[value] for value in values)
-    return type(operation), repr(settings), shapes, operation.weight.shape, round(operation.weight.density, 2)
+    settings = {
+        name: tuple(value.shape) if isinstance(value, Tensor) else value
+        for name, value in vars(operation).items()
+        if name not in ("weight", "norm")
+    }
+    shapes = tuple(facts.shapes[value] for value in (*unit.inputs, *unit.outputs))
+    weight = (operation.weight.shape, round(operation.weight.density, 2)) if isinstance(operation, op.Layer) else ()
+    return type(operation), repr(settings), shapes, weight
 
 
-def _least(measure: Callable[[], dict[int, float]]) -> dict[int, float]:
+class _Samples:
+    """Inputs of any shape, in one piece of memory."""
+
+    def __init__(self) -> None:
+        self._numbers = torch.linspace(-1, 1, 1 << 16)
+
+    def of(self, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+        sizes = [math.prod(shape) for shape in shapes]
+        if sum(sizes) > self._numbers.numel():
+            self._numbers = self._numbers.repeat(-(-sum(sizes) // self._numbers.numel()))
+        return [part.view(shape) for part, shape in zip(self._numbers[: sum(sizes)].split(sizes), shapes, strict=True)]
+
+
+def _times(unit: Unit, facts: Survey, threads: int, samples: _Samples, most: float) -> tuple[float, float]:
+    """Seconds of a unit in torch and on the kernels."""
+    read = {value: shape for value in unit.inputs if value not in facts.constants and (shape := facts.shapes[value])}
+    values = {**facts.constants, **dict(zip(read, samples.of(list(read.values())), strict=True))}
+    in_torch, kernels = TorchCall(unit), ProgramCall({0: unit}, facts, set(unit.outputs), threads)
+
+    def dense() -> float:
+        start = time.perf_counter()
+        in_torch.run(*(values[value] for value in unit.inputs))
+        return time.perf_counter() - start
+
+    kernels.seconds(*(values[value] for value in kernels.inputs))
+    return _least(dense, most / 2), _least(lambda: kernels.seconds(*(values[v] for v in kernels.inputs)), most / 2)
+
+
+def _least(measure: Callable[[], float], most: float) -> float:
+    """Of a few runs, as far as they take no more than ``most`` seconds."""
     start, best = time.perf_counter(), measure()
-    for done in range(1, REPEATS):
-        if (time.perf_counter() - start) * (done + 1) / done > ENOUGH:
+    for _ in range(1, REPEATS):
+        if time.perf_counter() - start > most:
             break
-        best = {number: min(seconds, best[number]) for number, seconds in measure().items()}
+        best = min(best, measure())
     return best
 
 
@@ -125,10 +158,11 @@ class _Conversion:
             program.finish()
             tensor = torch.zeros(images, *each)
 
-            def there_and_back() -> dict[int, float]:
+            def there_and_back() -> float:
                 start = time.perf_counter()
                 program.run(tensor)
-                return {0: time.perf_counter() - start}
+                return time.perf_counter() - start
 
-            self._known[shape] = _least(there_and_back)[0] / 2
+            program.run(tensor)
+            self._known[shape] = _least(there_and_back, _CONVERSION) / 2
         return self._known[shape]

@@ -119,8 +119,9 @@ def bench(
         peak = library.fma_peak() if library.available() else None
     finally:
         torch.set_num_threads(before)
-    entry = next(e for e in fast.plan()["shapes"] if e["inputs"] == [list(x.shape)])
-    work = 2 * multiply_adds(entry)
+    entries = _entries(fast.plan(), x)
+    units = [row for entry in entries for row in entry["units"]]
+    work = 2 * sum(map(multiply_adds, entries))
     parameters = sum(p.nbytes for p in model.parameters())
     return {
         "shape": list(x.shape),
@@ -133,6 +134,13 @@ def bench(
         "share_of_peak": None if peak is None else work / times["cigl"] / (peak * threads),
         "bytes": fast.bytes,
         "dense_bytes": parameters,
-        "sparse_units": sum(row["runs"] == "sparse" for row in entry["units"]),
-        "units": len(entry["units"]),
+        "sparse_units": sum(row["runs"] == "sparse" for row in units),
+        "units": len(units),
     }
+
+
+def _entries(plan: dict[str, Any], x: Tensor) -> list[dict[str, Any]]:
+    """What runs for ``x``: of a model that torch runs, the layers that have engines, for the shapes that they saw."""
+    if own := [entry for entry in plan["shapes"] if entry["inputs"] == [list(x.shape)]]:
+        return own
+    return [entry for layer in plan.get("layers", {}).values() for entry in layer["shapes"]]

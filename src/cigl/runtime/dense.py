@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cigl.runtime.compile import operations as op
-from cigl.runtime.compile.network import Network, Unit
+from cigl.runtime.compile.network import Network
 from cigl.runtime.schedule import Survey
 
 MANY = 0.5  # share of zeros from which on a weight is meant to be sparse
@@ -29,36 +29,51 @@ def has_many_zeros(weight: Any) -> bool:
 
 def in_torch(network: Network, replaced: Collection[str]) -> list[str]:
     """A sentence for each reason why torch computes with such weights. ``replaced`` have kernels of their own."""
-    found = [
-        each
-        for unit in network.units
-        if isinstance(unit.operation, op.InTorch)
-        for each in _of_unit(network, unit, unit.operation.call, replaced)
-    ]
+    counted = _Counted()
+    many_zeros = {value for value, constant in network.constants.items() if counted(constant)}
+    modules: set[nn.Module] = set()
+    found: dict[tuple[str, str], None] = {}  # a weight may be read again and again
+    for unit in network.units:
+        call = unit.operation.call if isinstance(unit.operation, op.InTorch) else None
+        if isinstance(call, nn.Module):
+            if call not in modules:
+                found |= dict.fromkeys(of_module(call, unit.name, replaced, counted))
+            modules.add(call)
+        elif call is not None and call not in _LOOKUPS:
+            name = getattr(call, "__name__", None) or getattr(call, "name", None) or str(call)
+            reason = f"there is no sparse kernel for {name}"
+            found |= {(network.paths[value], reason): None for value in unit.inputs if value in many_zeros}
     return sentences(found)
 
 
-def _of_unit(network: Network, unit: Unit, call: Any, replaced: Collection[str]) -> Iterator[tuple[str, str]]:
-    if isinstance(call, nn.Module):
-        yield from of_module(call, unit.name, replaced)
-    elif call not in _LOOKUPS:
-        name = getattr(call, "__name__", None) or getattr(call, "name", None) or str(call)
-        for value in unit.inputs:
-            if has_many_zeros(network.constants.get(value)):
-                yield network.paths[value], f"there is no sparse kernel for {name}"
+class _Counted:
+    """``has_many_zeros``, of each tensor once, however many names it has."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], bool] = {}
+
+    def __call__(self, weight: Any) -> bool:
+        if not isinstance(weight, Tensor) or weight.dim() < 2:
+            return False
+        key = (weight.data_ptr(), weight.numel())
+        if key not in self._known:
+            self._known[key] = has_many_zeros(weight)
+        return self._known[key]
 
 
-def of_module(module: nn.Module, path: str, replaced: Collection[str]) -> Iterator[tuple[str, str]]:
+def of_module(
+    module: nn.Module, path: str, replaced: Collection[str], many_zeros: Callable[[Any], bool] = has_many_zeros
+) -> Iterator[tuple[str, str]]:
     """The paths of such weights in a module that torch runs, each with the reason."""
     for name, parameter in module.named_parameters():
         full = f"{path}.{name}" if path else name
         owner = module.get_submodule(name.rpartition(".")[0])
-        if full in replaced or isinstance(owner, _LOOKUPS[:2]) or not has_many_zeros(parameter):
+        if full in replaced or isinstance(owner, _LOOKUPS[:2]) or not many_zeros(parameter):
             continue
         if isinstance(owner, _KNOWN_IF_EXPORTED):
             yield full, f"torch.fx can't look into a {type(module).__name__}: {_EXAMPLES}"
         else:
-            yield full, f"there is no sparse kernel for a {type(owner).__name__}"
+            yield full, f"there is no sparse kernel for {type(owner).__name__}"
 
 
 def without_kernel(network: Network, facts: Survey, possible: Collection[int]) -> dict[str, str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import os
 import pickle
 import threading
+import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -17,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from cigl.errors import CiglError, CiglWarning
+from cigl.errors import CiglError, CiglWarning, one_line
 from cigl.preprocessing import Preprocessing
 from cigl.runtime import plan as plans
 from cigl.runtime.assignment import Assignment, assign
@@ -26,8 +28,9 @@ from cigl.runtime.compile.exporting import Examples
 from cigl.runtime.compile.fusing import fuse
 from cigl.runtime.compile.lowering import Untraceable, lower
 from cigl.runtime.compile.network import Network
+from cigl.runtime.compile.tracing import copied
 from cigl.runtime.dense import in_torch, of_module, sentences, without_kernel
-from cigl.runtime.layers import replace_layers
+from cigl.runtime.layers import modules_in_torch, replace_layers
 from cigl.runtime.pickling import pickled
 from cigl.runtime.predicting import Predictions, predict
 from cigl.runtime.program import library
@@ -37,7 +40,7 @@ from cigl.runtime.schedule import OtherShape, Schedule, Survey, fitting, run_in_
 SCHEDULES = 64  # shapes whose buffers are kept; the one not used for longest goes first
 BUFFERS = 1 << 30  # bytes of them, beyond which only a few shapes are
 FEW = 8
-LONG = 0.3  # seconds of a first run in torch, after which timing takes more than a second
+LONG = 1.0  # seconds that a first call may take before a message says what it does
 ENTRIES = 256  # shapes whose assignment is remembered
 _log = logging.getLogger("cigl")
 
@@ -58,18 +61,20 @@ def sparse_inference(
     >>> fast(torch.ones(2, 8)).shape
     torch.Size([2, 4])
     """
+    return engine_of(copied(model), plan, example_inputs)
+
+
+def engine_of(model: nn.Module, plan: dict[str, Any] | None, example_inputs: Examples | None) -> SparseInference:
+    """``sparse_inference`` of a model in eval mode that nobody else has: its tensors become the engine's."""
     layer_plans = plans.of_layers(plan)
-    engines: dict[str, SparseInference] = {}
     try:
         network = lower(model, example_inputs)
     except Untraceable as reason:
-        engines = replace_layers(reason.model, "", _layer_engine, layer_plans)
+        engines = replace_layers({"": reason.model}, _layer_engine, layer_plans)
         notes = [*reason.notes, "so the model runs in torch, and its sparse layers one by one"]
         dense = of_module(reason.model, "", {f"{path}.weight" for path in engines})
         return _warned(LayerByLayer(reason.model, engines, ["; ".join(notes) + ".", *sentences(dense)]))
-    for unit in network.units:
-        if isinstance(unit.operation, op.InTorch) and isinstance(unit.operation.call, nn.Module):
-            engines |= replace_layers(unit.operation.call, unit.name, _layer_engine, layer_plans)
+    engines = replace_layers(modules_in_torch(network), _layer_engine, layer_plans)
     fuse(network)
     if library.available():
         pack(network)
@@ -79,7 +84,7 @@ def sparse_inference(
 
 def _warned(engine: SparseInference) -> SparseInference:
     for note in engine.notes if library.available() else [*engine.notes, library.reason()]:
-        warnings.warn(note, CiglWarning, stacklevel=3)
+        warnings.warn(note, CiglWarning, stacklevel=4)
     return engine
 
 
@@ -211,10 +216,11 @@ class SparseInference(nn.Module):
     def _make(self, inputs: Sequence[Tensor], threads: int) -> Schedule:
         shapes = tuple(tuple(each.shape) for each in inputs)
         kind = (shapes, tuple(each.dtype for each in inputs))
-        facts = self._facts.get(kind)
+        facts, progress = self._facts.get(kind), _Progress(shapes)
         if facts is None:
             facts = self._facts[kind] = self._survey(inputs, shapes)
-        assignment = self._assignment(inputs, shapes, facts, threads)
+        progress()
+        assignment = self._assignment(inputs, shapes, facts, threads, progress)
         if shapes not in self._entries:
             self._entries[shapes] = plans.entry(self._network, facts, shapes, threads, assignment)
         for known in (self._entries, self._facts):
@@ -224,26 +230,22 @@ class SparseInference(nn.Module):
 
     def _survey(self, inputs: Sequence[Tensor], shapes: plans.Shapes) -> Survey:
         try:
-            followed = shapes in self._entries or plans.near(self._entries, shapes) is not None
-            facts = survey(self._network, inputs, followed and self._network.signature.sized)
+            facts = survey(self._network, inputs)
         except Exception as error:
-            raise CiglError(f"the model can't take inputs of shape {', '.join(map(str, shapes))}: {error}") from error
+            wrong = f"the model can't take inputs of shape {', '.join(map(str, shapes))}"
+            raise CiglError(f"{wrong}: {one_line(error)}.") from error
         self._say_what_runs_dense(facts)
         return facts
 
-    def _assignment(self, inputs: Sequence[Tensor], shapes: plans.Shapes, facts: Survey, threads: int) -> Assignment:
+    def _assignment(
+        self, inputs: Sequence[Tensor], shapes: plans.Shapes, facts: Survey, threads: int, progress: _Progress
+    ) -> Assignment:
         if not library.available() or any(each.numel() == 0 for each in inputs):
             return Assignment(set())
         known = self._entries.get(shapes) or plans.near(self._entries, shapes)
         if known is not None:
             return plans.followed(self._network, known, fitting(self._network, facts))
-        if sum(facts.seconds.values()) > LONG:
-            _log.warning(
-                "timing %d operations for inputs of shape %s, once; fast.plan() keeps the result for other processes",
-                len(self._network.units),
-                ", ".join(map(str, shapes)),
-            )
-        return assign(self._network, facts, inputs, threads)
+        return assign(self._network, facts, threads, progress)
 
     def _say_what_runs_dense(self, facts: Survey) -> None:
         if library.available():
@@ -251,6 +253,21 @@ class SparseInference(nn.Module):
                 if name not in self._said:
                     self._said.add(name)
                     warnings.warn(sentence, CiglWarning, stacklevel=2)
+
+
+class _Progress:
+    """Says once what is happening, when it takes long."""
+
+    def __init__(self, shapes: plans.Shapes):
+        self._shapes, self._due = shapes, time.perf_counter() + LONG
+
+    def __call__(self) -> None:
+        if time.perf_counter() > self._due:
+            self._due = math.inf
+            _log.warning(
+                "preparing the engine for inputs of shape %s, once: fast.plan() keeps the result for other processes",
+                ", ".join(map(str, self._shapes)),
+            )
 
 
 class LayerByLayer(SparseInference):

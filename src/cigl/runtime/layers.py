@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from cigl.runtime.compile import operations as op
+from cigl.runtime.compile.network import Network
 from cigl.runtime.dense import has_many_zeros
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
 _LEAVES = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.TransformerDecoder, nn.TransformerDecoderLayer,
            nn.Transformer, nn.MultiheadAttention)  # which read their layers' weights without calling them  # fmt: skip
+
+_TIED = 4  # layers with one weight
 
 
 class SparseForward:
@@ -28,20 +33,35 @@ class SparseForward:
         return type(self.layer).forward(self.layer, input)
 
 
+def modules_in_torch(network: Network) -> dict[str, nn.Module]:
+    """The modules that torch runs, each with its first name."""
+    found: dict[nn.Module, str] = {}
+    for unit in network.units:
+        if isinstance(unit.operation, op.InTorch) and isinstance(unit.operation.call, nn.Module):
+            found.setdefault(unit.operation.call, unit.name)
+    return {name: module for module, name in found.items()}
+
+
 def replace_layers(
-    module: nn.Module, path: str, make: Callable[[nn.Module, Any], Any], plans: Mapping[str, Any]
+    modules: Mapping[str, nn.Module], make: Callable[[nn.Module, Any], Any], plans: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Give every layer with many zeros an engine of its own, and return those by the layers' paths."""
+    """Give every layer with many zeros an engine of its own, and return those by the layers' paths.
+
+    Of layers with a common weight only a few do, because each holds it in its own form.
+    """
     engines: dict[str, Any] = {}
-    hidden = [child for each in module.modules() if isinstance(each, _LEAVES) for child in each.modules()]
-    for name, layer in module.named_modules():
-        if type(layer) not in _LAYERS or any(layer is each for each in hidden):
-            continue
-        plain = not (layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer))
-        if plain and has_many_zeros(layer.weight):
-            full = ".".join(part for part in (path, name) if part)
-            engine = make(layer, plans.get(full))
-            if engine is not None:
-                engines[full] = engine
-                layer.forward = SparseForward(layer, engine)
+    weights: Counter[int] = Counter()
+    for path, module in modules.items():
+        hidden = {child for each in module.modules() if isinstance(each, _LEAVES) for child in each.modules()}
+        for name, layer in module.named_modules():
+            if type(layer) not in _LAYERS or layer in hidden:
+                continue
+            weights[layer.weight.data_ptr()] += 1
+            plain = not (layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer))
+            if plain and weights[layer.weight.data_ptr()] <= _TIED and has_many_zeros(layer.weight):
+                full = ".".join(part for part in (path, name) if part)
+                engine = make(layer, plans.get(full))
+                if engine is not None:
+                    engines[full] = engine
+                    layer.forward = SparseForward(layer, engine)
     return engines

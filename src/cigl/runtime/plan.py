@@ -96,7 +96,7 @@ def _row(row: Any) -> dict[str, Any]:
 
 
 def _sizes(shape: Any) -> tuple[int, ...]:
-    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+    if not isinstance(shape, list) or not all(type(size) is int and 0 <= size < 2**48 for size in shape):
         raise TypeError
     return tuple(shape)
 

@@ -14,17 +14,17 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from cigl.calibrate import TemperatureScaled
-from cigl.errors import CiglError, CiglWarning, unknown
+from cigl.errors import CiglError, CiglWarning, one_line, unknown
 from cigl.preprocessing import Preprocessing
 from cigl.runtime.compile.exporting import CONSTANT, Examples
-from cigl.runtime.engine import SparseInference, sparse_inference
+from cigl.runtime.engine import SparseInference, engine_of, sparse_inference
 from cigl.runtime.format import container
 from cigl.runtime.format.container import Damaged
 from cigl.runtime.format.decode import decode_graph
 from cigl.runtime.format.encode import Unsupported, encode_graph
 from cigl.runtime.format.entries import entries, read_entries
 from cigl.runtime.format.graph import LOGITS, Graph
-from cigl.runtime.format.tensors import named_tensors, pack, unpack
+from cigl.runtime.format.tensors import count_nonzero, named_tensors, pack, same_bits, unpack
 
 _ENGINES = ("sparse", "dense")
 
@@ -123,7 +123,7 @@ def load(
         if into is None and description.get("graph") is not None:
             model: nn.Module = decode_graph(description["graph"], tensors, parameters, applied)
     except (Damaged, RuntimeError, MemoryError) as error:  # the latter two: not enough memory
-        raise CiglError(f"{path} can't be loaded: {' '.join(str(error).split())}. Copy or save it again.") from error
+        raise _damaged(path, error) from error
     odd = {each.dtype for each in tensors.values() if each.is_floating_point()} - {torch.float32}
     if odd and engine == "sparse":
         raise CiglError(
@@ -141,11 +141,14 @@ def load(
         fits = temperature is None or (calibrated and into is None)
         try:
             plan = description.get("plan") if fits else None
-            model = sparse_inference(model, plan=plan, example_inputs=example_inputs)
+            make = sparse_inference if into is not None else engine_of  # nobody else has the file's model
+            model = make(model, plan=plan, example_inputs=example_inputs)
             model.classes, model.preprocessing = classes, preprocessing
-        except CiglError as error:
+        except Exception as error:
+            if into is not None and not isinstance(error, CiglError):
+                raise  # an error of the caller's own model
             raise CiglError(
-                f"{path} can't be loaded on the engine: {error} engine='dense' loads it as it is."
+                f"{path} can't be loaded on the engine: {one_line(error)}. engine='dense' loads it as it is."
             ) from error
     if into is not None and applied is not None:
         model = TemperatureScaled(model, applied).eval()
@@ -161,13 +164,17 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         tensors, parameters = unpack(stored, description.get("tensors"))
         found |= entries(*read_entries(description))
-    except Damaged as error:
-        raise CiglError(f"{path} can't be loaded: {error}. Copy or save it again.") from error
+    except (Damaged, RuntimeError, MemoryError) as error:
+        raise _damaged(path, error) from error
     counts = {"parameters": 0, "nonzeros": 0}
     for name in parameters:
         counts["parameters"] += tensors[name].numel()
-        counts["nonzeros"] += int(tensors[name].count_nonzero())
+        counts["nonzeros"] += count_nonzero(tensors[name])
     return {"bytes": os.path.getsize(path), **counts, **found}
+
+
+def _damaged(path: Any, error: Exception) -> CiglError:
+    return CiglError(f"{path} can't be loaded: {' '.join(str(error).split())}. Copy or save it again.")
 
 
 def unwrap(model: nn.Module) -> tuple[nn.Module, float | None]:
@@ -259,7 +266,7 @@ def _fill(into: nn.Module | Callable[[], nn.Module], tensors: Mapping[str, Tenso
     first: dict[int, str] = {}
     for name, tensor in wanted.items():
         same = first.setdefault(id(tensor), name)
-        if not tensors[name].equal(tensors[same]):
+        if not same_bits(tensors[name], tensors[same]):
             raise _other(path, f"{name} and {same} are one tensor in the model, but two in the file")
     for name, tensor in wanted.items():
         tensor.copy_(tensors[name])

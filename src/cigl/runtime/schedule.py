@@ -6,10 +6,9 @@ not before anything it reads. So the sparse units of a stage can run as one prog
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -17,8 +16,9 @@ from torch import Tensor
 
 from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.network import Network, Unit
+from cigl.runtime.program.emitting import fits
 from cigl.runtime.program.program import Program
-from cigl.runtime.program.steps import Shape, Value, fits, per_image
+from cigl.runtime.program.steps import Shape, per_image
 
 
 @dataclass
@@ -28,21 +28,20 @@ class Survey:
     shapes: dict[int, Shape]  # of the values
     constants: dict[int, Any]  # values that follow from the inputs' shapes alone, and the network's own
     sure: set[int]  # values whose shape follows from the inputs' shapes alone
-    seconds: dict[int, float] = field(default_factory=dict)  # that each unit took
 
 
 class OtherShape(Exception):
     """A value's shape depends on more than the inputs' shapes, and differs from the one that was planned for."""
 
 
-def survey(network: Network, inputs: Sequence[Any], shapes_only: bool = False) -> Survey:
-    """Run once in torch and take notes; ``shapes_only`` leaves out the arithmetic of linear layers."""
+def survey(network: Network, inputs: Sequence[Any]) -> Survey:
+    """Run once in torch and take notes; where no shape can depend on a value, without the arithmetic of the layers."""
+    shapes_only = network.signature.sized or all(_keeps_sizes(unit.operation) for unit in network.units)
     found = Survey({}, dict(network.constants), {*network.inputs, *network.constants})
     for value, each in (*network.constants.items(), *zip(network.inputs, inputs, strict=True)):
         found.shapes[value] = _shape(each)
     by_shape: set[int] = set()
-    for number, (unit, results, seconds) in enumerate(_walk(network, dict(network.constants), inputs, shapes_only)):
-        found.seconds[number] = seconds
+    for unit, results in _walk(network, dict(network.constants), inputs, shapes_only):
         found.shapes |= zip(unit.outputs, map(_shape, results), strict=True)
         if not found.sure.issuperset(unit.inputs):
             continue
@@ -57,6 +56,10 @@ def survey(network: Network, inputs: Sequence[Any], shapes_only: bool = False) -
     return found
 
 
+def _keeps_sizes(operation: op.Operation) -> bool:
+    return not isinstance(operation, op.InTorch) or operation.keeps_sure or operation.of_shape
+
+
 def run_in_torch(network: Network, inputs: Sequence[Any]) -> Any:
     """Everything dense, with nothing planned."""
     values = dict(network.constants)
@@ -67,17 +70,17 @@ def run_in_torch(network: Network, inputs: Sequence[Any]) -> Any:
 
 def _walk(
     network: Network, values: dict[int, Any], inputs: Sequence[Any], shapes_only: bool = False
-) -> Iterator[tuple[Unit, tuple[Any, ...], float]]:
-    """Each unit, what it returns in torch, and the seconds it took; values are dropped after their last reader."""
+) -> Iterator[tuple[Unit, tuple[Any, ...]]]:
+    """Each unit and what it returns in torch; values are dropped after their last reader."""
     values |= zip(network.inputs, inputs, strict=True)
     kept = set(network.results())
     last = {value: number for number, unit in enumerate(network.units) for value in unit.inputs}
     for number, unit in enumerate(network.units):
-        zeros = shapes_only and isinstance(unit.operation, op.Linear)
-        call = _ZeroCall(number, unit) if zeros else _TorchCall(number, unit)
-        results, seconds = call.timed(*(values[value] for value in unit.inputs))
+        zeros = shapes_only and isinstance(unit.operation, op.Layer)
+        call = _ZeroCall(unit) if zeros else TorchCall(unit)
+        results = call.run(*(values[value] for value in unit.inputs))
         values |= zip(unit.outputs, results, strict=True)
-        yield unit, tuple(results), seconds[number]
+        yield unit, tuple(results)
         for value in {*unit.inputs, *unit.outputs} - kept:
             if last.get(value, -1) <= number:
                 del values[value]
@@ -110,38 +113,37 @@ class _Call(Protocol):
     outputs: tuple[int, ...]
 
     def run(self, *inputs: Any) -> Sequence[Any]: ...
-    def timed(self, *inputs: Any) -> tuple[Sequence[Any], dict[int, float]]: ...
 
 
-class _TorchCall:
+class TorchCall:
     """One unit. Keeps the dense weight alive, which is otherwise made again from its non-zeros."""
 
-    def __init__(self, number: int, unit: Unit):
-        self.number, self.operation = number, unit.operation
+    def __init__(self, unit: Unit):
+        self.operation = unit.operation
         self.inputs, self.outputs = unit.inputs, unit.outputs
         self.weight = unit.operation.weight.dense() if isinstance(unit.operation, op.Layer) else None
 
     def run(self, *inputs: Any) -> Sequence[Any]:
         return _results(self.operation, self.operation.dense(*inputs))
 
-    def timed(self, *inputs: Any) -> tuple[Sequence[Any], dict[int, float]]:
-        start = time.perf_counter()
-        results = self.run(*inputs)
-        return results, {self.number: time.perf_counter() - start}
 
+class _ZeroCall(TorchCall):
+    """Zeros in the shape of a layer's results; what the layer doesn't take is for torch to refuse."""
 
-class _ZeroCall(_TorchCall):
-    """Zeros in the shape of a linear layer's results."""
-
-    def __init__(self, number: int, unit: Unit):
-        self.number, self.operation = number, unit.operation
+    def __init__(self, unit: Unit):
+        self.operation = unit.operation
 
     def run(self, *inputs: Any) -> Sequence[Any]:
-        assert isinstance(self.operation, op.Linear)
-        return (inputs[0].new_zeros(*inputs[0].shape[:-1], self.operation.weight.shape[0]),)
+        operation, x = self.operation, inputs[0]
+        assert isinstance(operation, op.Layer)
+        alike = operation.weight.is_float32 and isinstance(x, Tensor) and x.dtype == torch.float32
+        shape = operation.result_shape(tuple(x.shape)) if alike else None
+        if shape is None or any(not isinstance(each, Tensor) or each.shape != shape for each in inputs[1:]):
+            return super().run(*inputs)
+        return [x.new_zeros(shape) for _ in range(operation.outputs)]
 
 
-class _ProgramCall:
+class ProgramCall:
     """Units that the kernels run in one call. ``wanted`` are the values that others read."""
 
     def __init__(self, units: dict[int, Unit], facts: Survey, wanted: set[int], threads: int):
@@ -157,11 +159,10 @@ class _ProgramCall:
         self._in_shapes = [None if len(shapes[v]) in (2, 4) else (images, *each) for v, (images, each) in seen.items()]
         self._out_shapes = [None if len(shapes[v]) in (2, 4) else shapes[v] for v in self.outputs]
         values = {value: self.program.input(*shape) for value, (_, shape) in seen.items()}
-        self._made: dict[int, tuple[Value, ...]] = {}
-        for number, unit in units.items():
+        self._read = set(values.values())
+        for unit in units.values():
             arguments = (values[value] for value in unit.inputs if value not in facts.constants)
-            self._made[number] = self.program.record(unit.operation, *arguments)
-            values |= zip(unit.outputs, self._made[number], strict=True)
+            values |= zip(unit.outputs, self.program.record(unit.operation, *arguments), strict=True)
         for value in self.outputs:
             self.program.output(values[value])
         self.program.finish()
@@ -171,12 +172,10 @@ class _ProgramCall:
             raise OtherShape
         return _shaped(self.program.run(*_shaped(inputs, self._in_shapes)), self._out_shapes)
 
-    def timed(self, *inputs: Tensor) -> tuple[Sequence[Tensor], dict[int, float]]:
-        if any(inputs[number].shape != shape for number, shape in self._unsure):
-            raise OtherShape
-        results, taken, _ = self.program.timed(*_shaped(inputs, self._in_shapes))
-        seconds = {number: sum(taken.get(value, 0.0) for value in made) for number, made in self._made.items()}
-        return _shaped(results, self._out_shapes), seconds
+    def seconds(self, *inputs: Tensor) -> float:
+        """What its kernels take, without the conversion of what they read and write."""
+        taken, _ = self.program.times(*_shaped(inputs, self._in_shapes))
+        return sum(seconds for value, seconds in taken.items() if value not in self._read)
 
 
 def _shaped(tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...] | None]) -> list[Tensor]:
@@ -188,61 +187,51 @@ class Schedule:
 
     def __init__(self, network: Network, facts: Survey, sparse: Collection[int], threads: int):
         self._network, self._constants = network, facts.constants
-        live = self._live()
+        live = live_units(network, facts.constants)
+        reads = Counter([value for unit in live.values() for value in unit.inputs] + network.results())
         self._calls: list[_Call] = []
         for is_program, units in staged(live, sparse):
             if not is_program:
-                self._calls += [_TorchCall(number, unit) for number, unit in units.items()]
+                self._calls += [TorchCall(unit) for unit in units.values()]
                 continue
-            others = set(network.results())
-            others.update(value for number, unit in live.items() if number not in units for value in unit.inputs)
+            inside = Counter(value for unit in units.values() for value in unit.inputs)
+            others = {value for unit in units.values() for value in unit.outputs if reads[value] > inside[value]}
             parts = by_images(units, facts.shapes, facts.constants)
-            self._calls += [_ProgramCall(part, facts, others, threads) for part in parts]
-        last = {value: call for call in self._calls for value in (*call.inputs, *call.outputs)}
-        kept = {*network.results(), *facts.constants}
-        self._done = [[value for value in last if last[value] is call and value not in kept] for call in self._calls]
-        size = 1 + max((value for unit in network.units for value in unit.outputs), default=len(network.inputs))
+            self._calls += [ProgramCall(part, facts, others, threads) for part in parts]
+        last = {value: n for n, call in enumerate(self._calls) for value in (*call.inputs, *call.outputs)}
+        self._done: list[list[int]] = [[] for _ in self._calls]  # values that nobody reads after each call
+        for value in last.keys() - facts.constants.keys() - set(network.results()):
+            self._done[last[value]].append(value)
+        outputs = (value for unit in network.units for value in unit.outputs)
+        size = 1 + max((*outputs, *network.inputs, *network.constants))
         self._at_first = [facts.constants.get(value) for value in range(size)]
-
-    def _live(self) -> dict[int, Unit]:
-        """The units whose values are read, now that some values are constants."""
-        read, kept = set(self._network.results()), {}
-        for number, unit in reversed(list(enumerate(self._network.units))):
-            if (read - self._constants.keys()) & set(unit.outputs):
-                kept[number] = unit
-                read.update(unit.inputs)
-        return dict(sorted(kept.items()))
 
     @property
     def bytes(self) -> int:
         """What the programs own beside the weights."""
-        return sum(call.program.bytes for call in self._calls if isinstance(call, _ProgramCall))
+        return sum(call.program.bytes for call in self._calls if isinstance(call, ProgramCall))
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
-        return self._run(inputs, None)
-
-    def seconds(self, inputs: Sequence[Any]) -> dict[int, float]:
-        """What each unit takes in one run."""
-        taken: dict[int, float] = {}
-        self._run(inputs, taken)
-        return taken
-
-    def _run(self, inputs: Sequence[Any], taken: dict[int, float] | None) -> Any:
         values = self._at_first.copy()
         for value, each in zip(self._network.inputs, inputs, strict=True):
             values[value] = each
         for call, done in zip(self._calls, self._done, strict=True):
-            arguments = [values[value] for value in call.inputs]
-            if taken is None:
-                results = call.run(*arguments)
-            else:
-                results, seconds = call.timed(*arguments)
-                taken |= seconds
+            results = call.run(*(values[value] for value in call.inputs))
             for value, each in zip(call.outputs, results, strict=True):
                 values[value] = each
             for value in done:
                 values[value] = None
         return self._network.result(values)
+
+
+def live_units(network: Network, constants: Container[int]) -> dict[int, Unit]:
+    """The units whose values are read, now that some values are constants."""
+    read, kept = set(network.results()), {}
+    for number, unit in reversed(list(enumerate(network.units))):
+        if any(value in read and value not in constants for value in unit.outputs):
+            kept[number] = unit
+            read.update(unit.inputs)
+    return dict(sorted(kept.items()))
 
 
 def staged(

@@ -228,7 +228,7 @@ X = {"node": 0}
         (lambda graph: graph["nodes"].clear(), "does not lead"),
         (lambda graph: graph["nodes"].append(5), "is malformed"),
         (lambda graph: graph.update(nodes=None), "graph is not a list of nodes"),
-        (lambda graph: graph.update(nodes=graph["nodes"] * 2000), "nodes, more than 5000"),
+        (lambda graph: graph.update(nodes=graph["nodes"] * 5000), "nodes, more than 20000"),
         (lambda graph: graph.update(modules=None), "calls other modules"),
         (_field("0", type="Module"), "unknown type"),
         (_field("0", type=[]), "unhashable|unknown type"),

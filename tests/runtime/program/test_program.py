@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from cigl.errors import CiglError
 from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.weights import Weight
-from cigl.runtime.program import library
+from cigl.runtime.program import executable, library
 from cigl.runtime.program.packed import Packed
 from cigl.runtime.program.program import Program
 
@@ -229,14 +229,58 @@ def test_a_batch_of_large_images_takes_the_memory_of_one():
 
 
 @pytest.mark.parametrize("images", [1, 8, 24])
-def test_threads_do_not_change_a_bit(images):
+def test_threads_do_not_change_a_bit(images, monkeypatch):
+    monkeypatch.setattr(executable, "_STEP", 0)
+    monkeypatch.setattr(executable, "_PROGRAM", 0)
     results = []
     for threads in (1, 2, 3):
         torch.manual_seed(0)
         program, _ = bottleneck(images, threads)
+        assert used_threads(program) == threads
         results.append(program.run(torch.randn(images, 3, 40, 44))[0])
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
+
+
+def used_threads(program: Program) -> int:
+    return program._executable._program.threads
+
+
+def chain(images: int, features: int, length: int) -> Program:
+    """Linear layers without zeros: images * features**2 multiply-adds in each."""
+    program = Program(images, 2)
+    x = program.input(features)
+    for _ in range(length):
+        [x] = program.record(linear(torch.ones(features, features)), x)
+    program.output(x)
+    program.finish()
+    return program
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_tiny_work_runs_on_one_thread(apart, monkeypatch):
+    """Threads with images of their own are worth it from a program's work on; those that share each step, and wait
+    after it, from so much work per step on. Work counts in vectors."""
+    width = library.lanes(library.isa())
+    images, features = (8 * width * 2, 16) if apart else (1, 64)
+    per_step = images * features**2 / (8 if not apart and library.isa() == "avx512" else width)
+    for length in (1, 3):
+        enough = per_step * length if apart else per_step
+        name = "_PROGRAM" if apart else "_STEP"
+        other = "_STEP" if apart else "_PROGRAM"
+        monkeypatch.setattr(executable, other, 0 if apart else 10**12)
+        monkeypatch.setattr(executable, name, enough)
+        assert used_threads(chain(images, features, length)) == 2
+        monkeypatch.setattr(executable, name, enough + 1)
+        assert used_threads(chain(images, features, length)) == 1
+
+
+def test_a_second_thread_is_for_tens_of_microseconds():
+    """As they are set: a small layer has none, a large one has."""
+    assert used_threads(chain(1, 64, 1)) == 1
+    assert used_threads(chain(1, 1024, 1)) == 2
+    assert used_threads(chain(256, 16, 1)) == 1
+    assert used_threads(chain(256, 256, 1)) == 2
 
 
 @pytest.mark.parametrize("images", [2, 16])

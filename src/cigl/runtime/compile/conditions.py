@@ -34,7 +34,7 @@ def holds(condition: Any, shapes: Sequence[Sequence[int]]) -> bool:
     """
     try:
         return bool(_value(condition, shapes))
-    except (IndexError, ZeroDivisionError):
+    except (IndexError, ZeroDivisionError, OverflowError):
         return False
 
 
@@ -44,7 +44,10 @@ def _value(expression: Any, shapes: Sequence[Sequence[int]]) -> Any:
     name, *parts = expression
     if name == "size":
         return shapes[parts[0]][parts[1]]
-    return _FUNCTIONS[name](*(_value(part, shapes) for part in parts))
+    found = _FUNCTIONS[name](*(_value(part, shapes) for part in parts))
+    if abs(found) >= _LARGEST:
+        raise OverflowError  # products of products can be made as large as one likes
+    return found
 
 
 def is_condition(data: Any, depth: int = 0) -> bool:

@@ -5,6 +5,7 @@ All of it holds for every input shape: where a fused unit doesn't fit the kernel
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,7 @@ from dataclasses import replace
 from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.network import Network, Unit
 from cigl.runtime.compile.pictures import as_pictures
+from cigl.runtime.compile.weights import Weight
 
 Rule = Callable[[op.Operation, op.Operation, bool], op.Operation | None]
 
@@ -19,7 +21,7 @@ Rule = Callable[[op.Operation, op.Operation, bool], op.Operation | None]
 def fuse(network: Network) -> None:
     """Folding comes first, because it leaves nothing to do; a norm needs its activation before a layer takes both."""
     as_pictures(network)
-    for rule in (_fold, _sum, _activate, _norm_behind):
+    for rule in (_Fold(), _sum, _activate, _norm_behind):
         _apply(network, rule)
 
 
@@ -49,17 +51,27 @@ def _apply(network: Network, rule: Rule) -> None:
     network.units = [units[place] for place in sorted(units)]
 
 
-def _fold(earlier: op.Operation, later: op.Operation, shared: bool) -> op.Operation | None:
-    """Batch norm behind a layer, into its weight and bias."""
-    if shared or not isinstance(later, op.Norm) or later.activation:
-        return None
-    if isinstance(earlier, op.Conv):
-        return replace(earlier, weight=earlier.weight.folded(later.scale, later.shift))
-    if isinstance(earlier, op.ConvTranspose):
-        return earlier.folded(later.scale, later.shift)
-    if isinstance(earlier, op.Linear) and later.scale.numel() == earlier.weight.shape[0]:
-        return replace(earlier, weight=earlier.weight.folded(later.scale, later.shift), matrix=True)
-    return None
+class _Fold:
+    """Batch norm behind a layer, into its weight and bias. A weight of several layers is folded with one norm only,
+    so that there is at most one copy of it."""
+
+    def __init__(self) -> None:
+        self._folded: dict[Weight, tuple[op.Norm, Weight]] = {}
+
+    def __call__(self, earlier: op.Operation, later: op.Operation, shared: bool) -> op.Operation | None:
+        if shared or not isinstance(later, op.Norm) or later.activation or not isinstance(earlier, op.Layer):
+            return None
+        repeats = math.prod(earlier.stride) if isinstance(earlier, op.ConvTranspose) else 1
+        if later.scale.numel() * repeats != earlier.weight.shape[0]:
+            return None
+        if earlier.weight not in self._folded:
+            scale, shift = (each.repeat_interleave(repeats) for each in (later.scale, later.shift))
+            self._folded[earlier.weight] = (later, earlier.weight.folded(scale, shift))
+        norm, weight = self._folded[earlier.weight]
+        if norm is not later:
+            return None
+        matrix = {"matrix": True} if isinstance(earlier, op.Linear) else {}
+        return replace(earlier, weight=weight, **matrix)
 
 
 def _sum(earlier: op.Operation, later: op.Operation, shared: bool) -> op.Operation | None:
@@ -79,7 +91,7 @@ def _norm_behind(earlier: op.Operation, later: op.Operation, shared: bool) -> op
     """f(norm(x)) behind a convolution whose result others read too, or that already adds (pre-activation nets)."""
     if not (isinstance(earlier, op.Conv) and isinstance(later, op.Norm)):
         return None
-    if earlier.activation or earlier.norm is not None:
+    if earlier.activation or earlier.norm is not None or later.scale.numel() != earlier.weight.shape[0]:
         return None
     return replace(earlier, norm=(later.scale, later.shift), activation=later.activation, keep=shared)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import operator
 from typing import Any
 
@@ -10,25 +11,34 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_aggregate
 
 from cigl.runtime.compile import operations as op
+from cigl.runtime.compile.aliases import SharedMemory, Values
 from cigl.runtime.compile.exporting import Examples, captures
 from cigl.runtime.compile.network import Network, Unit
-from cigl.runtime.compile.parsing import ASKS_SHAPE, IN_PLACE, RESHAPES, makes_new, parse
-from cigl.runtime.compile.rebuilding import rebuild
-from cigl.runtime.compile.tracing import NotTraced, copied, traced
+from cigl.runtime.compile.parsing import ASKS_SHAPE, IN_PLACE, RESHAPES, Parsed, makes_new, parse
+from cigl.runtime.compile.rebuilding import REBUILT, rebuild
+from cigl.runtime.compile.tracing import NotTraced, traced
+
+# Layers with a weight in common each hold it in the form that their kernel wants: as many bytes of weights as twice the
+# model's, and a few more. What is beyond that runs in torch.
+_TIED, _SMALL = 2, 1 << 24
 
 
 def lower(model: nn.Module, example_inputs: Examples | None = None) -> Network:
-    """The network of a copy of ``model``, not yet fused; ``Untraceable`` with the reason if there is none."""
-    model = copied(model)
+    """The network of ``model``, not yet fused; ``Untraceable`` with the reason if there is none.
+
+    The network holds the model's own tensors: pass a copy (tracing.copied) of what somebody else may change.
+    """
     notes: list[str] = []
     for capture in captures(model, example_inputs, traced, NotTraced, notes):
-        rebuild(model, capture.graph)
         try:
+            rebuild(model, capture.graph)
             network = Lowering(model, capture.graph, [*notes, *capture.notes]).network
             network.signature, network.structure = capture.signature, capture.structure
             return network
         except SharedMemory as error:
             notes.append(str(error))
+        finally:
+            model._modules.pop(REBUILT, None)
     raise Untraceable(model, notes)
 
 
@@ -40,24 +50,22 @@ class Untraceable(Exception):
         self.model, self.notes = model, notes
 
 
-class SharedMemory(Exception):
-    """A tensor is changed in place while another name for its memory is still read."""
-
-
 class Lowering:
     """One walk over the graph. A change in place makes a new value, which the later readers of the old one read."""
 
     def __init__(self, model: nn.Module, graph: fx.Graph, notes: list[str]):
         self.network = Network(notes=notes)
-        self.value: dict[fx.Node, int] = {}
-        self.memory: list[int] = []  # per value; values that may share their memory have the same number
-        self.place = {node: number for number, node in enumerate(graph.nodes)}
+        self._values = Values(graph)
+        self._names: set[str] = set()  # of the units
+        self._operations: dict[nn.Module, op.Operation] = {}  # one for each module, however often it is called
+        tensors = {id(each): each.nbytes for each in (*model.parameters(), *model.buffers())}
+        self._room = _TIED * sum(tensors.values()) + _SMALL
         for node in graph.nodes:
             if node.op == "placeholder":
-                self.network.inputs.append(self._new(node))
+                self.network.inputs.append(self._values.new(node))
                 self.network.names.append(str(node.target))
             elif node.op == "get_attr":
-                value = self._new(node)
+                value = self._values.new(node)
                 self.network.constants[value] = attribute(model, str(node.target))
                 self.network.paths[value] = str(node.target)
             elif node.op == "output":
@@ -66,48 +74,43 @@ class Lowering:
                 self._call(node, attribute(model, str(node.target)) if node.op == "call_module" else None)
         self.network.prune()
 
-    def _new(self, node: fx.Node) -> int:
-        self.value[node] = len(self.memory)
-        self.memory.append(len(self.memory))
-        return self.value[node]
-
     def _hole(self, leaf: Any) -> Any:
-        return op.Hole(self.value[leaf]) if isinstance(leaf, fx.Node) else leaf
+        return op.Hole(self._values[leaf]) if isinstance(leaf, fx.Node) else leaf
 
     def _call(self, node: fx.Node, module: nn.Module | None) -> None:
         changed = _changed(node, module)
         if changed is not None:
-            self._check_alone(node, changed)
-        operation, reads = parse(node, module) or _in_torch(node, module, changed is not None)
-        inputs = tuple(self.value[read] for read in reads)
+            # `x += 1` changes a tensor but not a number, and which one x is we don't know
+            unclear = node.target in IN_PLACE and node.target is not operator.setitem
+            self._values.check_alone(node, changed, unclear)
+        operation, reads = self._parsed(node, module) or _in_torch(node, module, changed is not None)
+        inputs = tuple(self._values[read] for read in reads)
         if isinstance(operation, op.Identity):
-            self.value[node] = inputs[0]
+            self._values.same(node, reads[0])
             return
-        output = self._new(node)
-        shares = changed is not None or not makes_new(node, module)
-        if isinstance(operation, op.InTorch) and shares and not operation.copies and not operation.of_shape:
-            groups = {self.memory[value] for value in inputs}  # what it returns may be a view of any of them
-            self.memory = [output if group in groups else group for group in self.memory]
-        if changed is not None:
-            old = self.value[changed]
-            self.value |= {reader: output for reader, value in self.value.items() if value == old}
+        output = self._values.new(node) if changed is None else self._values.changed(node, changed)
+        may_be_a_view = isinstance(operation, op.InTorch) and not operation.copies and not operation.of_shape
+        if may_be_a_view and changed is None and not makes_new(node, module):
+            self._values.share(node, reads)
         name = node.name if module is None else node.meta.get("name", str(node.target))
-        if any(unit.name == name for unit in self.network.units):  # a module that is called twice
+        if name in self._names:  # a module that is called twice
             name = f"{name} ({node.name})"
+        self._names.add(name)
         path = None if module is None else str(node.target)
         self.network.units.append(Unit(name, operation, inputs, (output,), path))
 
-    def _check_alone(self, node: fx.Node, changed: fx.Node) -> None:
-        value = self.value[changed]
-        # `x += 1` changes a tensor but not a number, and which one x is we don't know
-        unclear = node.target in IN_PLACE and node.target is not operator.setitem
-        for other, number in self.value.items():
-            later = any(self.place[user] > self.place[node] for user in other.users)
-            if (number != value or unclear) and self.memory[number] == self.memory[value] and later:
-                raise SharedMemory(
-                    f"{node.name} changes in place what {other.name} may share and what is read again after it; "
-                    "write it without the change in place"
-                )
+    def _parsed(self, node: fx.Node, module: nn.Module | None) -> Parsed | None:
+        if module in self._operations and len(node.args) == 1 and isinstance(node.args[0], fx.Node) and not node.kwargs:
+            return self._operations[module], [node.args[0]]
+        parsed = parse(node, module)
+        if module is not None and parsed is not None:
+            layer = parsed[0].operation if isinstance(parsed[0], op.OnLine) else parsed[0]
+            size = 4 * math.prod(layer.weight.shape) if isinstance(layer, op.Layer) else 0
+            if size > self._room:
+                return None
+            self._room -= size
+            self._operations[module] = parsed[0]
+        return parsed
 
 
 def attribute(model: nn.Module, path: str) -> Any:
@@ -143,18 +146,14 @@ def _asked_in_place(node: fx.Node) -> bool:
 
 def _in_torch(node: fx.Node, module: nn.Module | None, changes: bool) -> tuple[op.Operation, list[fx.Node]]:
     """The call as it is, with holes for what it reads."""
-    reads: list[fx.Node] = []
+    reads: dict[fx.Node, int] = {}
 
     def hole(leaf: Any) -> Any:
-        if not isinstance(leaf, fx.Node):
-            return leaf
-        if leaf not in reads:
-            reads.append(leaf)
-        return op.Hole(reads.index(leaf))
+        return op.Hole(reads.setdefault(leaf, len(reads))) if isinstance(leaf, fx.Node) else leaf
 
     arguments, keywords = map_aggregate(node.args, hole), map_aggregate(node.kwargs, hole)
-    asks_shape = node.target in ASKS_SHAPE or (node.target is getattr and node.args[1] in ("shape", "ndim"))
+    asks_shape = node.target in ASKS_SHAPE or (node.target is getattr and node.args[1:] in (("shape",), ("ndim",)))
     unknown = module is not None and not type(module).__module__.startswith("torch.nn")
     call = op.Method(str(node.target)) if node.op == "call_method" else node.target if module is None else module
     reshapes = node.target in RESHAPES or type(module) is nn.Flatten
-    return op.InTorch(call, arguments, keywords, changes or unknown, reshapes, asks_shape), reads
+    return op.InTorch(call, arguments, keywords, changes or unknown, reshapes, asks_shape), list(reads)

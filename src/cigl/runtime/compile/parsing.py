@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -185,16 +184,6 @@ def _mean(input: Any, dim: Any = None, keepdim: Any = False, *, dtype: Any = Non
     return op.Mean(_pair(dim), keepdim), [_node(input)]
 
 
-_weights: WeakKeyDictionary[nn.Module, Weight] = WeakKeyDictionary()
-
-
-def _weight(module: nn.Conv2d | nn.Linear) -> Weight:
-    """One per module, however often it is called."""
-    if module not in _weights:
-        _weights[module] = Weight(module.weight, module.bias)
-    return _weights[module]
-
-
 def _conv(module: nn.Conv2d, input: Any) -> Parsed:
     _only_if(module.padding_mode == "zeros")
     kernel, dilation = _pair(module.kernel_size), _pair(module.dilation)
@@ -203,7 +192,8 @@ def _conv(module: nn.Conv2d, input: Any) -> Parsed:
         padding = (dilation[0] * (kernel[0] // 2), dilation[1] * (kernel[1] // 2))
     else:
         padding = (0, 0) if module.padding == "valid" else _pair(module.padding)
-    return op.Conv(_weight(module), _pair(module.stride), padding, dilation, module.groups), [_node(input)]
+    weight = Weight(module.weight, module.bias)
+    return op.Conv(weight, _pair(module.stride), padding, dilation, module.groups), [_node(input)]
 
 
 def _conv_transpose(module: nn.ConvTranspose2d, input: Any) -> Parsed:
@@ -233,7 +223,7 @@ def _pool_line(pool: Callable[..., Parsed], module: Any, **options: Any) -> Pars
 
 
 def _linear(module: nn.Linear, input: Any) -> Parsed:
-    return op.Linear(_weight(module)), [_node(input)]
+    return op.Linear(Weight(module.weight, module.bias)), [_node(input)]
 
 
 def _norm(module: nn.BatchNorm1d | nn.BatchNorm2d, input: Any) -> Parsed:

@@ -35,6 +35,7 @@ class _Pictures:
         self._network = network
         self._pictures: dict[int, tuple[int, Form]] = {}  # of the values that are held in another form
         self._same: dict[int, int] = {}  # values that turned out to be a picture
+        self._made: dict[Any, op.Operation | None] = {}  # one for all calls of a module, and for all uses of a constant
         numbers = (value for unit in network.units for value in (*unit.inputs, *unit.outputs))
         self._next = 1 + max((*numbers, *network.inputs, *network.constants, *network.results()), default=-1)
         self._units: list[Unit] = []
@@ -80,7 +81,11 @@ class _Pictures:
         if not found or len(forms) != 1 or len(found) + len(constants) != len(unit.inputs):
             return None
         form = found[0][1]
-        operation = _for_pictures(unit.operation, form, [self._network.constants[value] for value in constants])
+        key = (type(unit.operation) if constants else id(unit.operation), id(form), *constants)
+        if key not in self._made:
+            read = [self._network.constants[value] for value in constants]
+            self._made[key] = _for_pictures(unit.operation, form, read)
+        operation = self._made[key]
         return None if operation is None else (operation, tuple(picture for picture, _ in found), form)
 
     def _new(self) -> int:

@@ -14,38 +14,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-_PLACE = "rebuilt_layers"
+REBUILT = "rebuilt_layers"
 
 
 def rebuild(model: nn.Module, graph: fx.Graph) -> None:
     """Replace such calls, where their weights are the model's own; the layers go into a submodule of ``model``."""
     layers = nn.ModuleList()
-    model.add_module(_PLACE, layers)
+    model.add_module(REBUILT, layers)
     made: dict[Any, str] = {}
-    constants = Constants(model)
+    constants = _Constants(model, graph)
     for node in list(graph.nodes):
         call = _CALLS.get(node.target) if node.op in ("call_function", "call_method") else None
         if call is None:
             continue
         try:
             x, kind, tensors, fields = call(*node.args, **node.kwargs)
-        except (TypeError, _Other):
+            _need(isinstance(x, fx.Node) and x not in constants)
+            _need(all(each is x or each in constants for each in node.all_input_nodes))
+            values = [None if each is None else constants.tensor(each) for each in tensors]
+            key = (kind, tuple(map(_identity, values)), repr(fields))
+            if key not in made:
+                layers.append(kind(values, fields))
+                made[key] = f"{REBUILT}.{len(layers) - 1}"
+        except Exception:  # arguments that torch.nn doesn't take are torch's to refuse, when the graph is called
             continue
-        if not isinstance(x, fx.Node) or constants.is_one(x) or not _is_plain(fields):
-            continue
-        values = [None if each is None else constants.get(each) for each in tensors]
-        if values[0] is None or any(
-            each is not None and value is None for each, value in zip(tensors, values, strict=True)
-        ):
-            continue
-        key = (kind, tensors, repr(fields))
-        if key not in made:
-            try:
-                layer = kind(values, fields)
-            except (ValueError, TypeError, _Other):
-                continue
-            made[key] = f"{_PLACE}.{len(layers)}"
-            layers.append(layer)
         with graph.inserting_before(node):
             called = graph.create_node("call_module", made[key], (x,))
         called.meta |= node.meta
@@ -53,67 +45,66 @@ def rebuild(model: nn.Module, graph: fx.Graph) -> None:
         node.replace_all_uses_with(called)
         graph.erase_node(node)
     for node in reversed(list(graph.nodes)):  # what only led to weights
-        if not node.users and (node.op == "get_attr" or constants.is_one(node)):
+        if not node.users and node in constants:
             graph.erase_node(node)
 
 
-class Constants:
-    """The values of nodes that depend on the model's tensors alone."""
+class _Constants:
+    """The nodes whose values are tensors of the model: attributes, and matrices transposed, in the same memory."""
 
-    def __init__(self, model: nn.Module):
-        self._model = model
-        self._known: dict[fx.Node, Any] = {}
+    def __init__(self, model: nn.Module, graph: fx.Graph):
+        self._known: dict[fx.Node, tuple[fx.Node, Tensor]] = {}  # the attribute, and the value
+        for node in graph.nodes:
+            if node.op == "get_attr":
+                found: Any = model
+                for part in str(node.target).split("."):
+                    found = getattr(found, part)
+                if isinstance(found, Tensor):
+                    self._known[node] = (node, found.detach())
+            elif _is_transposed(node) and (known := self._known.get(node.all_input_nodes[0])) is not None:
+                try:
+                    self._known[node] = (known[0], _transposed(node, known[1]))
+                except Exception:  # wrong arguments, which are torch's to refuse
+                    continue
 
-    def is_one(self, node: fx.Node) -> bool:
-        if node.op == "get_attr":
-            return True
-        inputs = node.all_input_nodes
-        return (
-            node.op in ("call_function", "call_method")
-            and len(inputs) == 1
-            and _is_view(node)
-            and self.is_one(inputs[0])
-        )
+    def __contains__(self, node: Any) -> bool:
+        return node in self._known
 
-    def get(self, node: Any) -> Tensor | None:
-        if not isinstance(node, fx.Node) or not self.is_one(node):
-            return None
-        if node not in self._known:
-            self._known[node] = self._value(node)
-        found = self._known[node]
-        return found if isinstance(found, Tensor) else None
-
-    def _value(self, node: fx.Node) -> Any:
-        if node.op == "get_attr":
-            found: Any = self._model
-            for part in str(node.target).split("."):
-                found = getattr(found, part)
-            return found.detach() if isinstance(found, Tensor) else None
-        args = [self.get(each) if isinstance(each, fx.Node) else each for each in node.args]
-        if node.op == "call_method":
-            return getattr(args[0], str(node.target))(*args[1:], **node.kwargs)
-        return node.target(*args, **node.kwargs)  # type: ignore[operator]
+    def tensor(self, node: Any) -> Tensor:
+        _need(node in self._known)
+        return self._known[node][1]
 
     def owner(self, node: Any) -> str:
         """The path of the module whose weight it is; of other tensors their own, and nothing for a bare layer."""
-        while node.op != "get_attr":
-            node = node.all_input_nodes[0]
-        return "" if node.target == "weight" else str(node.target).removesuffix(".weight")
+        path = str(self._known[node][0].target)
+        return "" if path == "weight" else path.removesuffix(".weight")
 
 
-def _is_view(node: fx.Node) -> bool:
-    """A transposed weight, or a part of one: cheap, and of the weight's size."""
-    if node.target is getattr:
-        return node.args[1] in ("T", "mT", "data")
-    return node.target in ("t", "transpose", "permute", "contiguous", "detach", torch.t, torch.transpose, torch.permute)
+def _is_transposed(node: fx.Node) -> bool:
+    called = node.op in ("call_function", "call_method") and len(node.all_input_nodes) == 1
+    return called and (node.target in _TRANSPOSES or (node.target is getattr and node.args[1:] in (("T",), ("mT",))))
+
+
+_TRANSPOSES = ("t", "transpose", "permute", "contiguous", "detach", torch.t, torch.transpose, torch.permute)
+
+
+def _transposed(node: fx.Node, matrix: Tensor) -> Tensor:
+    if node.target in ("contiguous", "detach"):
+        return matrix
+    _need(matrix.dim() == 2)
+    function: Any = getattr(Tensor, node.target) if isinstance(node.target, str) else node.target
+    result = function(*(matrix if isinstance(each, fx.Node) else each for each in node.args), **node.kwargs)
+    _need(isinstance(result, Tensor))
+    return result  # type: ignore[no-any-return]
+
+
+def _identity(tensor: Tensor | None) -> Any:
+    """What two views of the same numbers have in common."""
+    return None if tensor is None else (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
 
 
 class _Other(Exception):
     """A call that is no layer of torch.nn."""
-
-
-def _is_plain(fields: Any) -> bool:
-    return not any(isinstance(each, fx.Node) for each in fields.values())
 
 
 Found = tuple[Any, Callable[..., nn.Module], tuple[Any, ...], dict[str, Any]]
@@ -138,7 +129,7 @@ def _make_linear(tensors: Sequence[Tensor | None], fields: dict[str, Any]) -> nn
     _need(weight is not None and weight.dim() == 2 and (bias is None or bias.dim() == 1))
     assert weight is not None
     if fields.get("transposed"):
-        weight = weight.t().contiguous()
+        weight = weight.t()
     outputs, inputs = weight.shape
     _need(bias is None or bias.shape == (outputs,))
     return _given(nn.Linear(inputs, outputs, bias is not None, device="meta"), weight=weight, bias=bias)

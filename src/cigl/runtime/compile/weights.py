@@ -41,6 +41,7 @@ class Weight:
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         self.shape = tuple(weight.shape)
+        self.is_float32 = all(each is None or each.dtype == torch.float32 for each in (weight, bias))
         self.bias = None if bias is None else bias.detach()
         self._dense: Tensor | None = weight.detach().contiguous()
         self._packed: PackedForm | None = None

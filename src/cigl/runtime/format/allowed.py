@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cigl.errors import CiglError
+from cigl.errors import CiglError, one_line
 
 _LARGEST = 2**31 - 1
 
@@ -54,7 +54,7 @@ def _whole_or_several(low: int, high: int = 2**15) -> Callable[[Any], bool]:
 
 
 def _number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and abs(value) < 1e30
+    return type(value) in (int, float) and abs(value) < 1e30  # which NaN is not, and 10**400 can be asked for
 
 
 def _among(*known: Any) -> Callable[[Any], bool]:
@@ -116,8 +116,11 @@ def make_module(fields: Any) -> nn.Module:
     for name, value in arguments.items():
         if not _FIELDS[name](value):
             raise ValueError(f"a {kind} whose {name} can't be {str(value)[:40]}")
-    with torch.device("meta"):
-        module: nn.Module = getattr(nn, kind)(**arguments)
+    try:
+        with torch.device("meta"):
+            module: nn.Module = getattr(nn, kind)(**arguments)
+    except Exception as error:  # torch.nn has asserts, too
+        raise ValueError(f"a {kind} of which torch says: {one_line(error)}") from error
     return module
 
 
@@ -159,7 +162,7 @@ def _listed(place: Any, names: str) -> dict[str, Callable[..., Any]]:
 
 def _attribute(tensor: Any, name: str) -> Any:
     if name not in ("shape", "ndim"):
-        raise CiglError(f"the model's graph asks for the attribute {name!r} of a tensor: only shape is allowed.")
+        raise CiglError(f"the attribute {str(name)[:40]!r} of a tensor is asked for, and only shape and ndim may be")
     return getattr(tensor, name)
 
 
@@ -169,7 +172,7 @@ def _arithmetic(function: Callable[..., Any]) -> Callable[..., Any]:
     def compute(*operands: Any) -> Any:
         for each in operands:
             if not isinstance(each, (Tensor, float)) and not (isinstance(each, int) and abs(each) < 2**63):
-                raise CiglError(f"the model's graph computes with a {type(each).__name__} or a number out of range.")
+                raise CiglError(f"a {type(each).__name__} or a number out of range is computed with")
         return function(*operands)
 
     return compute

@@ -20,7 +20,8 @@ from cigl.runtime.format.graph import LOGITS, Graph, Node, Ref
 
 _DEEPEST = 8  # lists in lists
 _MOST_INPUTS = 64
-_MOST = 5000  # nodes; the largest models have a tenth of it, and time grows with its square
+_MOST = 20_000  # nodes, and modules that only hold others; the largest models have a tenth of it
+_LONGEST = 40  # names in the path of a module
 
 
 def decode_graph(
@@ -40,6 +41,7 @@ def decode_graph(
         raise Damaged("it has a temperature, but no logits")
     _mark_last_uses(nodes)
     model = Graph(nodes, _signature(graph.get("signature", {}), nodes), temperature)
+    _check_paths({node.name.rpartition(".")[0] for node in nodes if node.op in ("module", "tensor")})
     shared: dict[int, nn.Parameter] = {}
     called = graph.get("modules")
     if not isinstance(called, dict) or {node.name for node in nodes if node.op == "module"} != called.keys():
@@ -55,9 +57,9 @@ def decode_graph(
             place, _, name = node.name.rpartition(".")
             if node.op == "tensor" and not _has(model, node.name):
                 _give(_container(model, place), name, node.name, tensors, parameters, shared)
-    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
-        if isinstance(error, Damaged):
-            raise
+    except Damaged:
+        raise
+    except Exception as error:  # torch.nn refuses arguments in many ways
         raise Damaged(f"its graph has {' '.join(str(error).split())[:200]}") from error
     return model.eval()
 
@@ -118,6 +120,13 @@ def _has(model: nn.Module, path: str) -> bool:
     except AttributeError:
         return False
     return name in module._parameters or name in module._buffers
+
+
+def _check_paths(places: set[str]) -> None:
+    """Modules that hold others take much more memory than their names."""
+    depths = [place.count(".") + 1 for place in places]
+    if max(depths, default=0) > _LONGEST or sum(depths) > _MOST:
+        raise Damaged(f"its modules are nested more than {_LONGEST} deep, or in more than {_MOST} others")
 
 
 def _container(model: nn.Module, path: str) -> nn.Module:

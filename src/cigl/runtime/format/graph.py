@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-from cigl.errors import CiglError
+from cigl.errors import CiglError, one_line
 from cigl.runtime.compile.capture import Capture, Captured
 from cigl.runtime.compile.inputs import Signature
 from cigl.runtime.format.allowed import FUNCTIONS, RECORDED
@@ -42,12 +42,18 @@ class Graph(Captured):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         inputs = iter(self._graph_signature.bind(args, kwargs))
         values: list[Any] = []
-        for node in self._graph_nodes:
-            values.append(next(inputs) if node.op == "input" else self._graph_value(node, values))
-            for number in node.last:
-                values[number] = None
         temperature = self._graph_temperature
-        return values[-1] if temperature is None else _divided(values[-1], lambda logits: logits / temperature)
+        try:
+            for node in self._graph_nodes:
+                values.append(next(inputs) if node.op == "input" else self._graph_value(node, values))
+                for number in node.last:
+                    values[number] = None
+            return values[-1] if temperature is None else _divided(values[-1], lambda logits: logits / temperature)
+        except Exception as error:  # whatever torch says of inputs that don't fit, or of a graph that makes no sense
+            number = min(len(values), len(self._graph_nodes) - 1)
+            node = self._graph_nodes[number]
+            place = f"node {number}, {node.op} {node.name}"
+            raise CiglError(f"the model's graph can't be run at {place}: {one_line(error)}.") from error
 
     def _graph_value(self, node: Node, values: list[Any]) -> Any:
         if node.op == "tensor":
@@ -61,7 +67,7 @@ class Graph(Captured):
             return FUNCTIONS[node.name](*args, **kwargs)
         if node.op == "method":
             if not isinstance(args[0], Tensor):
-                raise CiglError(f"the model's graph calls {node.name} of a {type(args[0]).__name__}, not of a tensor.")
+                raise CiglError(f"it is called of a {type(args[0]).__name__}, not of a tensor")
             return getattr(args[0], node.name)(*args[1:], **kwargs)
         return args[0]
 

@@ -13,7 +13,10 @@ from cigl.errors import CiglError
 from cigl.runtime.format import gaps
 from cigl.runtime.format.container import DTYPES, NAMES, Damaged, is_shape
 
+# What a file's tensors may take in memory: so many times the bytes of those it stores, or this much.
+EXPANSION, SMALL = 256, 1 << 26
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_UNCOUNTED = (torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2)
 _ENTRY = 128  # bytes that one more entry costs in the header
 
 
@@ -24,9 +27,10 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 def pack(model: nn.Module, half: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What to store, and the index of what it means: ``{name: {"dtype", "shape", "kind"} or {"same": other}}``."""
-    stored: dict[str, Tensor] = {}
     index: dict[str, Any] = {}
     first: dict[int, str] = {}
+    plains: dict[str, Tensor] = {}
+    size = 0  # of all of them in memory
     for name, tensor in named_tensors(model).items():
         owner = first.setdefault(id(tensor), name)
         if owner != name:
@@ -37,8 +41,20 @@ def pack(model: nn.Module, half: bool) -> tuple[dict[str, Tensor], dict[str, Any
         index[name] = {"dtype": NAMES[plain.dtype], "shape": list(plain.shape), "kind": kind}
         if half and kind == "parameter" and plain.dim() > 1 and plain.dtype in (torch.float32, torch.float64):
             plain = _halved(name, plain)
-        stored |= _smaller(name, plain)
+        plains[name] = plain
+        size += plain.numel() * DTYPES[index[name]["dtype"]].itemsize
+    for least in (0.0, 1 / EXPANSION):
+        stored: dict[str, Tensor] = {}
+        for name, plain in plains.items():
+            stored |= _smaller(name, plain, least * DTYPES[index[name]["dtype"]].itemsize)
+        if size <= _room(stored):
+            break
     return stored, index
+
+
+def _room(stored: Mapping[str, Tensor]) -> int:
+    """The most that the tensors of a file may take in memory."""
+    return max(EXPANSION * sum(tensor.nbytes for tensor in stored.values()), SMALL)
 
 
 def _plain(name: str, tensor: Tensor) -> Tensor:
@@ -62,16 +78,33 @@ def _halved(name: str, tensor: Tensor) -> Tensor:
     return narrow
 
 
-def _smaller(name: str, tensor: Tensor) -> dict[str, Tensor]:
+def _smaller(name: str, tensor: Tensor, least: float) -> dict[str, Tensor]:
+    """Sparse or dense; if sparse, with zeros among the values so that there are ``least`` bytes for each element."""
     size, width = tensor.numel(), tensor.element_size()
     if tensor.dtype in _FLOATS and size * width > _ENTRY:
         flat = tensor.view(-1)
-        positions = flat.nonzero().view(-1)  # -0.0 is a zero, NaN is none
+        kept = flat != 0  # -0.0 is a zero, NaN is none
+        if least:
+            kept[:: max(1, int((width + 1) / least))] = True
+        positions = kept.nonzero().view(-1)
         if positions.numel() * (width + 1) + _ENTRY < size * width:
             found = torch.from_numpy(gaps.encode(positions.numpy(), size))
             if positions.numel() * width + found.numel() + _ENTRY < size * width:
                 return {f"{name}.gaps": found, f"{name}.values": flat[positions]}
     return {name: tensor}
+
+
+def count_nonzero(tensor: Tensor) -> int:
+    """Also of the types that torch can't count in, such as uint16 and float8."""
+    return int((tensor.double() if tensor.dtype in _UNCOUNTED else tensor).count_nonzero())
+
+
+def same_bits(left: Tensor, right: Tensor) -> bool:
+    return left is right or (
+        left.shape == right.shape
+        and left.dtype == right.dtype
+        and torch.equal(*(each.contiguous().view(-1).view(torch.uint8) for each in (left, right)))
+    )
 
 
 def unpack(stored: Mapping[str, Tensor], index: Any) -> tuple[dict[str, Tensor], set[str]]:
@@ -81,6 +114,7 @@ def unpack(stored: Mapping[str, Tensor], index: Any) -> tuple[dict[str, Tensor],
     tensors: dict[str, Tensor] = {}
     parameters = set()
     used: set[str] = set()
+    room = _room(stored)
     for name, entry in index.items():
         if not isinstance(entry, dict):
             raise Damaged(f"the index of {name} is not a JSON object")
@@ -97,6 +131,9 @@ def unpack(stored: Mapping[str, Tensor], index: Any) -> tuple[dict[str, Tensor],
             raise Damaged(f"{name} is missing")
         used.update(names)
         parts = [stored[each] for each in names]
+        room -= math.prod(shape) * dtype.itemsize
+        if room < 0:
+            raise Damaged(f"its tensors take more than {EXPANSION} times the file's size in memory")
         tensors[name] = _filled(name, parts, shape, dtype)
         if entry.get("kind") == "parameter":
             parameters.add(name)

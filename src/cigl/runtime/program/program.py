@@ -21,8 +21,9 @@ from torch import Tensor
 
 from cigl.errors import CiglError
 from cigl.runtime.compile.operations import Operation
+from cigl.runtime.program.emitting import emit
 from cigl.runtime.program.executable import Executable
-from cigl.runtime.program.steps import Step, Value, emit
+from cigl.runtime.program.steps import Step, Value
 
 
 class Program:

@@ -11,7 +11,8 @@ from torch import Tensor, float32, nn
 
 from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.network import Unit
-from cigl.runtime.program.steps import Shape, fits, per_image
+from cigl.runtime.program.emitting import fits
+from cigl.runtime.program.steps import Shape, per_image
 from cigl.runtime.schedule import by_images, staged
 from cigl.runtime.training.rule import is_worth
 from cigl.runtime.training.stretch import Stretch, is_known, multiply_adds

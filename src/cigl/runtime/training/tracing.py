@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from cigl.runtime.compile import operations as op
-from cigl.runtime.compile.lowering import Lowering, SharedMemory
+from cigl.runtime.compile.aliases import SharedMemory
+from cigl.runtime.compile.lowering import Lowering
 from cigl.runtime.compile.network import Network
 from cigl.runtime.compile.tracing import PartialTracer, hooked, where
 from cigl.runtime.program.steps import Shape

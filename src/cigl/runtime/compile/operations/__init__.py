@@ -1,0 +1,24 @@
+"""The operations of a network, each as torch computes it.
+
+What the kernels make of them is said in program/steps; an operation that isn't known there runs in torch.
+"""
+
+from cigl.runtime.compile.operations.base import Hole, Identity, InTorch, Method, OnLine, Operation, Pair, filled
+from cigl.runtime.compile.operations.elementwise import (
+    ACTIVATIONS,
+    Activation,
+    Add,
+    BatchNorm,
+    Concat,
+    Multiply,
+    Norm,
+    Relu,
+)
+from cigl.runtime.compile.operations.layers import Conv, ConvTranspose, Layer, Linear
+from cigl.runtime.compile.operations.windows import AvgPool, ChannelNorm, LayerNorm, MaxPool, Mean, Softmax
+
+__all__ = [
+    "ACTIVATIONS", "Activation", "Add", "AvgPool", "BatchNorm", "ChannelNorm", "Concat", "Conv", "ConvTranspose",
+    "Hole", "Identity", "InTorch", "Layer", "LayerNorm", "Linear", "MaxPool", "Mean", "Method", "Multiply", "Norm",
+    "OnLine", "Operation", "Pair", "Relu", "Softmax", "filled",
+]  # fmt: skip

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from cigl.data.folder import Listing, scan
 from cigl.data.memory import Normal
 from cigl.data.picture import pixels, read
-from cigl.data.split import Loading, Source, Split
+from cigl.data.split import Loading, Source, Split, part_of
 from cigl.errors import CiglError, CiglWarning
 
 IMAGENET = Normal((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -67,7 +67,7 @@ class FolderSplit(Split):
         scale, shift = self._normal.on(loading.device)
         loader = DataLoader(
             _Pictures(self._root, self._listing, self._size, replace(loading, augment=loading.augment and self._learn)),
-            batch_sampler=[part.tolist() for part in batches],
+            batch_sampler=[whole[part_of(len(whole), loading.share)].tolist() for whole in batches],
             num_workers=min(loading.workers, len(batches)),
             collate_fn=_together,
             generator=torch.Generator(),  # its own, because a loader draws a number from it

@@ -47,7 +47,7 @@ def draw_masks(folder: RunFolder, config: Config, count: int) -> None:
         trainer = Trainer(config, Splits.of(config))
         if not trainer.sparse.method.has_random_mask:
             raise CiglError(f"method {config.method!r} has no random mask to draw: leave it out of a study with masks.")
-        trainer.load(folder.last_checkpoint(config.epochs * trainer.steps_per_epoch))
+        trainer.load(folder.checkpoint(config.epochs * trainer.steps_per_epoch))
         accuracies: dict[str, Any] = {"W": _accuracy(trainer, trainer.model)}
         accuracies["Z*W"] = [_accuracy(trainer, member) for member in trainer.sparse.members(count)]
         folder.write_json("masks.json", accuracies)

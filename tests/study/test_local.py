@@ -90,9 +90,8 @@ class _Dying:
     """A worker whose process dies: of its run, or after it."""
 
     started = 0
-    process = type("Process", (), {"wait": staticmethod(lambda: 0)})
 
-    def __init__(self, threads, log):
+    def __init__(self, threads, log, ranks):
         type(self).started += 1
         self.is_alive = True
 
@@ -101,6 +100,9 @@ class _Dying:
         return {"state": "done", "message": "", "seconds": 0.0} if order["path"] == "dies after its run" else None
 
     def stop(self):
+        pass
+
+    def wait(self):
         pass
 
     def ending(self):
@@ -126,30 +128,32 @@ def test_deaths_are_counted_as_they_are(tmp_path, monkeypatch):
 
 def test_a_worker_stops_between_runs(tmp_path):
     with (tmp_path / "log").open("w") as log:
-        worker = _Worker(1, log)
+        worker = _Worker(1, log, 1)
         worker.stop()
-        assert worker.process.wait(900) in (0, -signal.SIGTERM)
+        assert worker.processes[0].wait(900) in (0, -signal.SIGTERM)
 
 
 def test_workers_share_the_threads(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr("cigl.study.local.cores", lambda: 8)
-    monkeypatch.setattr("cigl.study.local._Worker", lambda threads, log: asked.append(threads) or _Done())
-    for jobs in (1, 3, 20):
-        workers = LocalWorkers(jobs, tmp_path / "log")
+    monkeypatch.setattr("cigl.study.local._Worker", lambda threads, log, ranks: asked.append(threads) or _Done())
+    for jobs, ranks in ((1, 1), (3, 1), (20, 1), (2, 2)):
+        workers = LocalWorkers(jobs, tmp_path / "log", ranks)
         workers.submit({"path": "", "config": {}, "masks": 0}).result()
         workers.close()
-    assert asked == [8, 2, 1]
+    assert asked == [8, 2, 1, 2]
 
 
 class _Done:
     """A worker that has nothing to do."""
 
-    process = type("Process", (), {"wait": staticmethod(lambda: 0)})
     is_alive = True
 
     def do(self, order, report):
         return {"state": "done", "message": "", "seconds": 0.0}
 
     def stop(self):
+        pass
+
+    def wait(self):
         pass

@@ -51,7 +51,6 @@ def train_command(**options: Any) -> None:
 
         import torch
 
-        from cigl.train.folder import RunFolder
         from cigl.train.joining import joined
         from cigl.train.run import complete, resume, train
         from cigl.train.show import progress_bar, show_result
@@ -64,8 +63,7 @@ def train_command(**options: Any) -> None:
         for flag, value in (("--checkpoint-minutes", minutes), ("--timeout-minutes", timeout)):
             if not 0 < value < float("inf"):
                 raise CiglError(f"{flag} is {value}: give a number above 0.")
-        device = (config if special["resume"] is None else RunFolder(special["resume"]).read_config()).device
-        with joined(device, timeout) as ranks:
+        with joined(timeout) as ranks:
             ranks.refuse_different(_given(config, special, flags))
             out = Path(ranks.from_main(str(special["resume"] or special["out"] or _free_folder())))
             with progress_bar(special["quiet"] or special["json"] or not ranks.is_main) as progress:

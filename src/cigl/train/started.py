@@ -20,7 +20,7 @@ class Started(NamedTuple):
 class RanksEnded(CiglError):
     """All ranks end. The message is empty on all but one."""
 
-    def __init__(self, message: str, exit_code: int):
+    def __init__(self, message: str, exit_code: int = 1):
         super().__init__(message)
         self.exit_code = exit_code
 

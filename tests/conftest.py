@@ -19,6 +19,7 @@ collect_ignore = [  # run by tests, in their own processes
     "sparsify/agreement_worker.py",
     "sparsify/ddp_worker.py",
     "sparsify/resume_worker.py",
+    "train/ranks_worker.py",
 ]
 
 

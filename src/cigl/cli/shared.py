@@ -32,7 +32,7 @@ def errors_in_one_line(how_to_resume: str = "resume it with --resume", several: 
     ``several``: torchrun may run several processes of this command. One of them reports.
     """
     from cigl.train.signals import Stopped
-    from cigl.train.started import RanksEnded, is_first, started
+    from cigl.train.started import RanksEnded, is_first, started, wait_for_the_first
 
     def report(text: str, on: Literal["node", "all"] = "node") -> None:
         if is_first(on):
@@ -53,6 +53,7 @@ def errors_in_one_line(how_to_resume: str = "resume it with --resume", several: 
             raise typer.Exit(ended.exit_code) from None
         except CiglError as error:
             report(f"error: {error}")
+            wait_for_the_first()
             raise typer.Exit(2) from None
         except Stopped as stopped:
             report(f"stopped by {stopped}; what was trained is saved, {how_to_resume}.", "all")
@@ -61,6 +62,7 @@ def errors_in_one_line(how_to_resume: str = "resume it with --resume", several: 
             raise typer.Exit(130) from None
         except OSError as error:
             report(f"error: {error.strerror or error}: {error.filename or ''}")
+            wait_for_the_first()
             raise typer.Exit(1) from None
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Literal, NamedTuple
 
 from cigl.errors import CiglError
+
+PATIENCE = 15.0  # seconds
 
 
 class Started(NamedTuple):
@@ -40,3 +43,9 @@ def started() -> Started:
 def is_first(of: Literal["node", "all"]) -> bool:
     """Whether this is the first process of its machine, or of all: those that report, each to its own terminal."""
     return os.environ.get({"node": "LOCAL_RANK", "all": "RANK"}[of], "0") == "0"
+
+
+def wait_for_the_first() -> None:
+    """Leave it the time to report: torchrun ends the others as soon as one has ended."""
+    if not is_first("node"):
+        time.sleep(PATIENCE)

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 import cigl.data
 import cigl.models
@@ -30,6 +29,7 @@ from cigl.sparsify.batch_norm import running_norms
 from cigl.sparsify.methods import Method, method, options
 from cigl.sparsify.schedule import CycleTimetable
 from cigl.train.config import METHOD_KEYS, Config
+from cigl.train.gradients import averaging_gradients, explain
 from cigl.train.optim import build_optimizer, lr_factor
 from cigl.train.ranks import ONE, Ranks
 
@@ -89,7 +89,7 @@ class Trainer:
             seed=config.seed,
             kernels=config.kernels,
         )
-        self._network = _averaging_gradients(self.model, self.device) if ranks.size > 1 else self.model
+        self._network = averaging_gradients(self.model, self.device, ranks.size) if ranks.size > 1 else self.model
         factor = lr_factor(config, self.steps_per_epoch)
         cycles = isinstance(self.sparse.table, CycleTimetable)
         self.lr_factor = self.sparse.learning_rate(factor) if cycles else factor
@@ -141,7 +141,7 @@ class Trainer:
         if x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)  # a third faster on a CPU
         with torch.autocast(self.device.type, torch.bfloat16, enabled=config.bf16):
-            logits = self._network(x)
+            logits = self._forward(x)
             loss = F.cross_entropy(logits, target, label_smoothing=config.label_smoothing)
         self.optimizer.zero_grad()
         loss.backward()
@@ -156,6 +156,13 @@ class Trainer:
         self._average_statistics(self.model)
         self.optimizer.step()
         self.sums = [self.sums[0] + total, self.sums[1] + int(right), self.sums[2] + int(seen)]
+
+    def _forward(self, x: Tensor) -> Tensor:
+        try:
+            logits: Tensor = self._network(x)
+        except RuntimeError as error:
+            raise explain(error) from error
+        return logits
 
     def _average_statistics(self, model: nn.Module) -> None:
         """Running statistics of batch norm are the means of what the ranks have, so that all evaluate one model."""
@@ -237,6 +244,8 @@ class Trainer:
         self.sparse.load_state_dict(state["sparsifier"])
         self.epoch, self.batch, self.sums = state["epoch"], state["batch"], list(state["sums"])
         self.seconds = state.get("seconds", 0.0)  # checkpoints of version 0.1.0 had none
+        if self.step:
+            self.lr = self.config.lr * self.lr_factor(self.step - 1)
         generators = state.get("generators", [state["generator"]])
         if self.ranks.rank < len(generators):
             torch.set_rng_state(generators[self.ranks.rank])
@@ -253,15 +262,6 @@ def _check_batch(config: Config, ranks: Ranks) -> None:
         raise CiglError(
             f"batch_size is {config.batch_size}, which {ranks.size} ranks can't divide into equal parts: take {near}."
         )
-
-
-def _averaging_gradients(model: nn.Module, device: torch.device) -> nn.Module:
-    """On a CPU, one bucket per parameter: the sums of a resumed run then have the same bits.
-
-    Torch rearranges its buckets after a process's first step, and a gradient's place in a bucket is the order in which
-    the ranks' numbers are added.
-    """
-    return DistributedDataParallel(model, bucket_cap_mb=1e-6 if device.type == "cpu" else None)
 
 
 def _device(name: str, ranks: Ranks) -> torch.device:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 from quick import METHODS, holder, long_study, quick, start, times_begun, until, written
@@ -157,3 +158,39 @@ class _Done:
 
     def wait(self):
         pass
+
+
+@pytest.mark.slow
+def test_a_killed_rank_of_a_studys_run_costs_nothing(tmp_path):
+    file = written(long_study(100, methods=RIGL), tmp_path / "long.yaml")
+    study = StudyFolder(tmp_path / "out")
+    process = start(file, study.path, "--jobs", "1", "--ranks", "2", "--json")
+    until(study.file.is_file)
+    run = study.folder(cells(study.read())[0]).path
+    first = until(under_way(run))
+    (other,) = [pid for pid in children(process.pid) if pid != first]
+    os.kill(other, signal.SIGKILL)
+    output, errors = process.communicate(timeout=900)
+    assert process.returncode == 0, errors
+    assert json.loads(output)["done"] == 1
+    assert times_begun(run) == 2
+    assert RunFolder(run).read_json("result.json")["versions"]["ranks"] == "2"
+    assert [row["epoch"] for row in RunFolder(run).read_metrics()] == list(range(1, 101))
+    assert "rank 1 of 2 no longer answers" in study.log.read_text()
+
+
+def children(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.slow
+def test_a_failed_run_of_several_ranks_is_reported_and_the_next_one_runs(tmp_path):
+    methods = {"bad": {"method": "rigl", "batch_size": 63}, "rigl": METHODS["rigl"]}
+    file = written(quick(methods=methods), tmp_path / "mine.yaml")
+    study = StudyFolder(tmp_path / "out")
+    process = start(file, study.path, "--jobs", "1", "--ranks", "2", "--json")
+    output, errors = process.communicate(timeout=900)
+    state = json.loads(output)
+    assert process.returncode == 1, errors
+    assert state["done"] == 1
+    assert "2 ranks can't divide into equal parts" in state["failed"][0]["message"]

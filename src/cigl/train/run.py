@@ -64,11 +64,9 @@ def train(
 
 def _trainer(config: Config, ranks: Ranks) -> Trainer:
     splits = Splits.of(config)
-    labels = {
-        "the labels of the training data": splits.train.labels,
-        "the labels of the test data": splits.source.test.labels,
-    }
-    ranks.refuse_different({name: [len(each), zlib.crc32(each.numpy().data)] for name, each in labels.items()})
+    labels = {"training": splits.train.labels, "test": splits.source.test.labels}
+    checksums = {f"the checksum of the {name} labels": zlib.crc32(each.numpy().data) for name, each in labels.items()}
+    ranks.refuse_different(checksums)
     return Trainer(config, splits, ranks)
 
 

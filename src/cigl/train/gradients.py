@@ -36,7 +36,7 @@ def _average_in_order(size: int, bucket: Any) -> Future[Tensor]:
     first, *others = parts.chunk(size)
     for each in others:
         first += each
-    distributed.all_gather_into_tensor(whole, first / size)
+    distributed.all_gather(list(whole.chunk(size)), first / size)
     done: Future[Tensor] = Future()
     done.set_result(whole[: len(gradients)])
     return done

@@ -46,6 +46,8 @@ class Ranks:
 
     def gather(self, value: Any) -> list[Any]:
         """What each rank passed, by rank; plain values that JSON can hold."""
+        if self.size == 1:
+            return [value]
         text = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8)
         return [json.loads(bytes(each.tolist())) for each in self._rows_of_all(text)]
 

@@ -450,7 +450,7 @@ def test_a_checkpoint_of_another_model_is_one_sentence():
     state = trainer.state()
     state["model"] = {f"old.{name}": value for name, value in state["model"].items()}
     with pytest.raises(
-        CiglError, match="the checkpoint is of another model than mlp makes now: Unexpected key"
+        CiglError, match="another model than mlp makes now: Unexpected key"
     ) as error:
         trainer.load(state)
     assert "\n" not in str(error.value)

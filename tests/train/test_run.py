@@ -449,8 +449,6 @@ def test_a_checkpoint_of_another_model_is_one_sentence():
     trainer = Trainer(small(), Splits.of(small()))
     state = trainer.state()
     state["model"] = {f"old.{name}": value for name, value in state["model"].items()}
-    with pytest.raises(
-        CiglError, match="another model than mlp makes now: Unexpected key"
-    ) as error:
+    with pytest.raises(CiglError, match="another model than mlp makes now: Unexpected key") as error:
         trainer.load(state)
     assert "\n" not in str(error.value)

@@ -22,6 +22,7 @@ collect_ignore = [  # run by tests, in their own processes
     "sparsify/ddp_worker.py",
     "sparsify/fsdp_worker.py",
     "sparsify/resume_worker.py",
+    "train/ranks_worker.py",
 ]
 
 

@@ -146,3 +146,23 @@ def test_wrong_arguments_are_refused_at_the_call(wrong):
         vectors([0]).batches(1, **wrong)
     with pytest.raises(CiglError, match="at least one"):
         vectors([0]).batches(0)
+
+
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 5), st.booleans(), st.integers(0, 2**40))
+@settings(deadline=None)
+def test_the_shares_of_several_processes_are_the_batches_of_one(count, batch_size, processes, drop_last, seed):
+    """Each example once, in the same order, augmented in the same way."""
+    split = images(count)
+    options = {"seed": seed, "epoch": 2, "shuffle": True, "augment": True, "drop_last": drop_last}
+    parts = [list(split.batches(batch_size, share=(k, processes), **options)) for k in range(processes)]
+    whole = list(split.batches(batch_size, **options))
+    assert [len(part) for part in parts] == [len(whole)] * processes
+    for (x, y), *several in zip(whole, *parts, strict=True):
+        assert torch.equal(torch.cat([part for part, _ in several]), x)
+        assert torch.equal(torch.cat([part for _, part in several]), y)
+
+
+@pytest.mark.parametrize("share", [(2, 2), (-1, 2), (0, 0)])
+def test_a_share_that_is_none(share):
+    with pytest.raises(CiglError, match="the k-th of n processes"):
+        images(8).batches(4, share=share)

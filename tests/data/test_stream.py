@@ -124,3 +124,12 @@ def test_tiny_imagenet_folder_streams_too(tmp_path):
 def test_no_folder(tmp_path):
     with pytest.raises(CiglError, match="there is no folder"):
         cigl.data.open(f"folder:{tmp_path / 'nothing'}")
+
+
+def test_the_shares_of_two_processes_are_the_batches_of_one(photos):
+    split = cigl.data.open(f"folder:{photos}").train
+    options = {"seed": 3, "epoch": 1, "shuffle": True, "augment": True, "drop_last": True}
+    first, second = (split.batches(4, share=(k, 2), **options) for k in (0, 1))
+    for (x, y), one, other in zip(split.batches(4, **options), first, second, strict=True):
+        assert torch.equal(torch.cat([one[0], other[0]]), x)
+        assert torch.equal(torch.cat([one[1], other[1]]), y)

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 from quick import METHODS, holder, long_study, quick, start, times_begun, until, written
@@ -90,9 +91,8 @@ class _Dying:
     """A worker whose process dies: of its run, or after it."""
 
     started = 0
-    process = type("Process", (), {"wait": staticmethod(lambda: 0)})
 
-    def __init__(self, threads, log):
+    def __init__(self, threads, log, ranks):
         type(self).started += 1
         self.is_alive = True
 
@@ -101,6 +101,9 @@ class _Dying:
         return {"state": "done", "message": "", "seconds": 0.0} if order["path"] == "dies after its run" else None
 
     def stop(self):
+        pass
+
+    def wait(self):
         pass
 
     def ending(self):
@@ -126,26 +129,25 @@ def test_deaths_are_counted_as_they_are(tmp_path, monkeypatch):
 
 def test_a_worker_stops_between_runs(tmp_path):
     with (tmp_path / "log").open("w") as log:
-        worker = _Worker(1, log)
+        worker = _Worker(1, log, 1)
         worker.stop()
-        assert worker.process.wait(900) in (0, -signal.SIGTERM)
+        assert worker.processes[0].wait(900) in (0, -signal.SIGTERM)
 
 
 def test_workers_share_the_threads(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr("cigl.study.local.cores", lambda: 8)
-    monkeypatch.setattr("cigl.study.local._Worker", lambda threads, log: asked.append(threads) or _Done())
-    for jobs in (1, 3, 20):
-        workers = LocalWorkers(jobs, tmp_path / "log")
+    monkeypatch.setattr("cigl.study.local._Worker", lambda threads, log, ranks: asked.append(threads) or _Done())
+    for jobs, ranks in ((1, 1), (3, 1), (20, 1), (2, 2)):
+        workers = LocalWorkers(jobs, tmp_path / "log", ranks)
         workers.submit({"path": "", "config": {}, "masks": 0}).result()
         workers.close()
-    assert asked == [8, 2, 1]
+    assert asked == [8, 2, 1, 2]
 
 
 class _Done:
     """A worker that has nothing to do."""
 
-    process = type("Process", (), {"wait": staticmethod(lambda: 0)})
     is_alive = True
 
     def do(self, order, report):
@@ -153,3 +155,43 @@ class _Done:
 
     def stop(self):
         pass
+
+    def wait(self):
+        pass
+
+
+@pytest.mark.slow
+def test_a_killed_rank_of_a_studys_run_costs_nothing(tmp_path):
+    file = written(long_study(100, methods=RIGL), tmp_path / "long.yaml")
+    study = StudyFolder(tmp_path / "out")
+    process = start(file, study.path, "--jobs", "1", "--ranks", "2", "--json")
+    until(study.file.is_file)
+    run = study.folder(cells(study.read())[0]).path
+    first = until(under_way(run))
+    (other,) = [pid for pid in children(process.pid) if pid != first]
+    os.kill(other, signal.SIGKILL)
+    output, errors = process.communicate(timeout=900)
+    assert process.returncode == 0, errors
+    assert json.loads(output)["done"] == 1
+    assert times_begun(run) == 2
+    assert RunFolder(run).read_json("result.json")["versions"]["ranks"] == "2"
+    assert [row["epoch"] for row in RunFolder(run).read_metrics()] == list(range(1, 101))
+    assert "rank 1 of 2 no longer answers" in study.log.read_text()
+
+
+def children(pid):
+    """Whichever of its threads started them (Linux)."""
+    return [int(child) for file in Path(f"/proc/{pid}/task").glob("*/children") for child in file.read_text().split()]
+
+
+@pytest.mark.slow
+def test_a_failed_run_of_several_ranks_is_reported_and_the_next_one_runs(tmp_path):
+    methods = {"bad": {"method": "rigl", "batch_size": 63}, "rigl": METHODS["rigl"]}
+    file = written(quick(methods=methods), tmp_path / "mine.yaml")
+    study = StudyFolder(tmp_path / "out")
+    process = start(file, study.path, "--jobs", "1", "--ranks", "2", "--json")
+    output, errors = process.communicate(timeout=900)
+    state = json.loads(output)
+    assert process.returncode == 1, errors
+    assert state["done"] == 1
+    assert "2 ranks can't divide into equal parts" in state["failed"][0]["message"]

@@ -46,6 +46,23 @@ def test_a_stopped_study_on_ray_saves_its_runs(tmp_path):
     assert not (run / "error.json").exists()
 
 
+@pytest.mark.slow
+def test_a_killed_rank_on_ray_loses_nothing(tmp_path):
+    study = long_study(EPOCHS, methods={"rigl": METHODS["rigl"]})
+    folder = StudyFolder(tmp_path / "out")
+    process = start(
+        written(study, tmp_path / "long.yaml"), folder.path, "--ray", "local", "--jobs", "1", "--ranks", "2"
+    )
+    until(folder.file.is_file)
+    run = folder.folder(cells(folder.read())[0]).path
+    os.kill(until(lambda: len(RunFolder(run).read_metrics()) > 3 and holder(run)), signal.SIGKILL)
+    _, errors = process.communicate(timeout=900)
+    assert process.returncode == 0, errors
+    assert times_begun(run) == 2
+    assert [row["epoch"] for row in RunFolder(run).read_metrics()] == list(range(1, EPOCHS + 1))
+    assert RunFolder(run).read_json("result.json")["versions"]["ranks"] == "2"
+
+
 def test_without_ray_one_line_says_so(monkeypatch):
     real = builtins.__import__
 

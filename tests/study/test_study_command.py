@@ -31,6 +31,7 @@ FILE = "FILE"
         ([FILE, "--scale", "small"], "leave --scale out"),
         (["none.yaml"], "can't be read"),
         (["main", "--jobs", "0"], "--jobs is 0"),
+        (["main", "--ranks", "0"], "--ranks is 0"),
         (["main", "--seeds", "0,1,1"], "repeat"),
         (["main", "--seeds", "few"], "--seeds is 'few'"),
         (["main", "--seeds", "0"], "is an empty grid"),

@@ -442,3 +442,13 @@ def test_a_training_leaves_json_that_scripts_can_read(tmp_path):
     assert process.returncode == 0, errors
     assert json.loads((tmp_path / "a" / "result.json").read_text())["temperature"] is None
     assert torch.get_num_threads() >= 1
+
+
+def test_a_checkpoint_of_another_model_is_one_sentence():
+    """The user's factory makes another network today than when the run began."""
+    trainer = Trainer(small(), Splits.of(small()))
+    state = trainer.state()
+    state["model"] = {f"old.{name}": value for name, value in state["model"].items()}
+    with pytest.raises(CiglError, match="another model than mlp makes now: Unexpected key") as error:
+        trainer.load(state)
+    assert "\n" not in str(error.value)

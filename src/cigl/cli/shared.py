@@ -6,7 +6,7 @@ import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -26,27 +26,43 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON, for scripts")]
 
 
 @contextmanager
-def errors_in_one_line(how_to_resume: str = "resume it with --resume") -> Iterator[None]:
-    """Errors and warnings are one line each; a stopped run ends with the signal's code."""
+def errors_in_one_line(how_to_resume: str = "resume it with --resume", several: bool = False) -> Iterator[None]:
+    """Errors and warnings are one line each; a stopped run ends with the signal's code.
+
+    ``several``: torchrun may run several processes of this command. One of them reports.
+    """
     from cigl.train.signals import Stopped
+    from cigl.train.started import RanksEnded, is_first, started, wait_for_the_first
+
+    def report(text: str, on: Literal["node", "all"] = "node") -> None:
+        if is_first(on):
+            typer.echo(text, err=True)
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
-        typer.echo(f"{'warning' if issubclass(category, CiglWarning) else category.__name__}: {message}", err=True)
+        report(f"{'warning' if issubclass(category, CiglWarning) else category.__name__}: {message}", "all")
 
     with warnings.catch_warnings():
         warnings.showwarning = show
         try:
+            if started().size > 1 and not several:
+                raise CiglError("only `cigl train` runs in several processes: run this command without torchrun.")
             yield
+        except RanksEnded as ended:
+            if str(ended):
+                typer.echo(f"error: {ended}", err=True)
+            raise typer.Exit(ended.exit_code) from None
         except CiglError as error:
-            typer.echo(f"error: {error}", err=True)
+            report(f"error: {error}")
+            wait_for_the_first()
             raise typer.Exit(2) from None
         except Stopped as stopped:
-            typer.echo(f"stopped by {stopped}; what was trained is saved, {how_to_resume}.", err=True)
+            report(f"stopped by {stopped}; what was trained is saved, {how_to_resume}.", "all")
             raise typer.Exit(stopped.exit_code) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         except OSError as error:
-            typer.echo(f"error: {error.strerror or error}: {error.filename or ''}", err=True)
+            report(f"error: {error.strerror or error}: {error.filename or ''}")
+            wait_for_the_first()
             raise typer.Exit(1) from None
 
 

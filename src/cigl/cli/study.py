@@ -63,7 +63,8 @@ def study_run(
     out: Annotated[Path, typer.Option(help="folder of the study")],
     scale: Annotated[str | None, typer.Option(help="small, small-conv or paper [small]", show_default=False)] = None,
     seeds: Annotated[str | None, typer.Option(help="how many, or which: 3 or 0,1,5", show_default=False)] = None,
-    jobs: Annotated[int | None, typer.Option(help="runs at a time [the number of cores]", show_default=False)] = None,
+    jobs: Annotated[int | None, typer.Option(help="runs at a time [cores / ranks]", show_default=False)] = None,
+    ranks: Annotated[int, typer.Option(help="processes that train each run together", show_default=False)] = 1,
     only: Annotated[str, typer.Option(help="a part of the grid: sparsity=0.95,method=cigl", show_default=False)] = "",
     replace: Annotated[
         list[str] | None, typer.Option("--set", help="a key of all runs: dataset=folder:PATH (may be repeated)")
@@ -93,7 +94,7 @@ def study_run(
 
         study = _study(what, scale, seeds, _pairs("--set", replace or []))
         wanted = study.only(_pairs("--only", only.split(",") if only else []))
-        workers = _workers(jobs, ray)
+        workers = _workers(jobs, ray, ranks)
         folder = StudyFolder(out)
         folder.create(study, runs)
         with grid_progress(study.name, quiet or as_json) as show:
@@ -147,14 +148,16 @@ def _pairs(option: str, texts: list[str]) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _workers(jobs: int | None, ray: str | None) -> Callable[[StudyFolder], Workers]:
+def _workers(jobs: int | None, ray: str | None, ranks: int) -> Callable[[StudyFolder], Workers]:
     """Checked before the study's folder is made, started after."""
     from cigl.study.local import LocalWorkers, cores
     from cigl.study.on_ray import RayWorkers, find_ray
 
-    if jobs is not None and jobs < 1:
-        raise CiglError(f"--jobs is {jobs}: give a whole number, at least 1.")
+    for name, value in (("--jobs", jobs), ("--ranks", ranks)):
+        if value is not None and value < 1:
+            raise CiglError(f"{name} is {value}: give a whole number, at least 1.")
+    size = jobs or max(1, cores() // ranks)
     if ray is None:
-        return lambda folder: LocalWorkers(jobs or cores(), folder.log)
+        return lambda folder: LocalWorkers(size, folder.log, ranks)
     find_ray()
-    return lambda folder: RayWorkers(ray, jobs or cores())
+    return lambda folder: RayWorkers(ray, size, ranks)

@@ -15,7 +15,8 @@ from cigl.cli.shared import app, errors_in_one_line
 from cigl.errors import CiglError
 from cigl.train.config import PRESETS, Config, key_type, resolve
 
-_SPECIAL = ("out", "config", "preset", "resume", "checkpoint_minutes", "threads", "quiet", "json")  # not keys of a run
+# Not keys of a run.
+_SPECIAL = ("out", "config", "preset", "resume", "checkpoint_minutes", "timeout_minutes", "threads", "quiet", "json")
 
 
 def train_command(**options: Any) -> None:
@@ -32,38 +33,65 @@ def train_command(**options: Any) -> None:
       cigl train --preset fashion-mnist-mlp --method rigl --sparsity 0.95 --seed 1 --out runs/rigl-95
 
       cigl train --resume runs/rigl-95
+
+      torchrun --nproc-per-node 4 -m cigl train --out runs/a
     """
     special = {name: options.pop(name) for name in _SPECIAL}
     flags = {name: value for name, value in options.items() if value not in (None, [])}
-    with errors_in_one_line():
+    with errors_in_one_line(several=True):
+        from cigl.train.started import started
+
         other = [name for name in flags if name != "kernels"]
         if special["resume"] is not None and (other or special["config"] or special["preset"] or special["out"]):
             raise CiglError("--resume takes the run's own configuration: give no other options with it but --kernels.")
+        may_go_on = started().is_restarted
+        if may_go_on and special["resume"] is None and special["out"] is None:
+            raise CiglError("with --max-restarts give --out too: a restart resumes the run in that folder.")
         config = resolve(_lists(flags), special["config"], special["preset"])
 
         import torch
 
-        from cigl.train.run import resume, train
+        from cigl.train.joining import joined
+        from cigl.train.run import complete, resume, train
         from cigl.train.show import progress_bar, show_result
 
         if special["threads"] is not None:
             if special["threads"] < 1:
                 raise CiglError(f"--threads is {special['threads']}: give a whole number, at least 1.")
             torch.set_num_threads(special["threads"])
-        quiet = special["quiet"] or special["json"]
-        minutes = special["checkpoint_minutes"]
-        if not 0 < minutes < float("inf"):
-            raise CiglError(f"--checkpoint-minutes is {minutes}: give a number above 0.")
-        out = special["resume"] or special["out"] or _free_folder()
-        with progress_bar(quiet) as progress:
-            if special["resume"] is not None:
-                result = resume(out, progress=progress, checkpoint_minutes=minutes, kernels=flags.get("kernels"))
-            else:
-                result = train(config, out, progress=progress, checkpoint_minutes=minutes)
+        minutes, timeout = special["checkpoint_minutes"], special["timeout_minutes"]
+        for flag, value in (("--checkpoint-minutes", minutes), ("--timeout-minutes", timeout)):
+            if not 0 < value < float("inf"):
+                raise CiglError(f"{flag} is {value}: give a number above 0.")
+        with joined(timeout) as ranks:
+            ranks.refuse_different(_given(config, special, flags))
+            out = Path(ranks.from_main(str(special["resume"] or special["out"] or _free_folder())))
+            with progress_bar(special["quiet"] or special["json"] or not ranks.is_main) as progress:
+                common: Any = {"progress": progress, "checkpoint_minutes": minutes, "ranks": ranks}
+                if special["resume"] is not None:
+                    result = resume(out, kernels=flags.get("kernels"), **common)
+                elif may_go_on:
+                    result = complete(config, out, every_epoch=True, **common)
+                else:
+                    result = train(config, out, **common)
+        if not ranks.is_main:
+            return
         if special["json"]:
             typer.echo(json.dumps({"folder": str(out)} | result))
         else:
             show_result(Path(out), result)
+
+
+def _given(config: Config, special: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
+    """What all ranks of a run must have in common."""
+    import torch
+
+    import cigl
+
+    names = ("out", "resume", "checkpoint_minutes")
+    options = {f"--{name.replace('_', '-')}": str(special[name]) for name in names}
+    versions = {"the version of cigl": cigl.__version__, "the version of torch": torch.__version__}
+    return versions | options | {"kernels": flags.get("kernels")} | config.plain()
 
 
 def _lists(flags: dict[str, Any]) -> dict[str, Any]:
@@ -112,6 +140,7 @@ def _signature() -> inspect.Signature:
         ("preset", str | None, None, "settings by name: " + ", ".join(PRESETS)),
         ("resume", Path | None, None, "resume the run in this folder"),
         ("checkpoint_minutes", float, 10.0, "save at least this often, besides once per epoch"),
+        ("timeout_minutes", float, 10.0, "how long the processes of torchrun wait for each other"),
         ("threads", int | None, None, "CPU threads (default: all; one makes runs repeatable to the bit)"),
         ("quiet", bool, False, "no progress bar"),
         ("json", bool, False, "print the result as JSON, for scripts"),

@@ -37,16 +37,17 @@ class ImageStore:
             return self.whole.index_select(0, rows)
         return self.whole.index_select(0, rows + 1)[:, :, : self.size[1], : self.size[2]]
 
-    def crops(self, rows: Tensor, seed: int, epoch: int, number: int) -> Tensor:
+    def crops(self, rows: Tensor, seed: int, epoch: int, number: int, part: slice = slice(None)) -> Tensor:
         """The images shifted by up to ``pad`` pixels each way, half of them mirrored; a pure function of its input.
 
-        ``number`` is the batch's in its epoch. The draw is made on the CPU and is the same for every device.
+        ``number`` is the batch's in its epoch. The draw is made on the CPU and is the same for every device. It is made
+        for the whole batch also where only a ``part`` of it is wanted.
         """
         words = raw(3 * len(rows), seed, "augment", epoch, number)
         shifts = torch.from_numpy(below(words[: 2 * len(rows)], 2 * self.pad + 1)) - self.pad
         flips = torch.from_numpy(below(words[2 * len(rows) :], 2)).bool()
         gather = self._gather_by_windows if rows.device.type == "cpu" else self._gather_by_index
-        return gather(rows, *(t.to(rows.device) for t in (*shifts.view(2, -1), flips)))
+        return gather(rows[part], *(t[part].to(rows.device) for t in (*shifts.view(2, -1), flips)))
 
     def _starts(self, rows: Tensor, dy: Tensor, dx: Tensor) -> Tensor:
         return (rows + 1) * self.whole[0].numel() + dy * (self.size[2] + self.pad) + dx

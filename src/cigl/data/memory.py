@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from cigl.data.augment import ImageStore
-from cigl.data.split import Loading, Split
+from cigl.data.split import Loading, Split, part_of
 from cigl.preprocessing import Normal
 
 
 class Examples(Protocol):
-    """What a split in memory reads from: normalised float32 inputs of some rows."""
+    """What a split in memory reads from: normalised float32 inputs of a share of a batch's rows."""
 
     def read(self, rows: Tensor, loading: Loading, number: int) -> Tensor: ...
 
@@ -31,7 +31,7 @@ class Vectors:
     whole: Tensor
 
     def read(self, rows: Tensor, loading: Loading, number: int) -> Tensor:
-        return self.whole.index_select(0, rows).to(loading.device)
+        return self.whole.index_select(0, rows[part_of(len(rows), loading.share)]).to(loading.device)
 
 
 @dataclass
@@ -47,9 +47,9 @@ class Images:
         if device not in self.copies:
             self.copies[device] = (self.store.to(device), *self.normal.on(device))
         store, scale, shift = self.copies[device]
-        rows = rows.to(device)
+        rows, part = rows.to(device), part_of(len(rows), loading.share)
         crop = loading.augment and store.pad > 0
-        pixels = store.crops(rows, loading.seed, loading.epoch, number) if crop else store.plain(rows)
+        pixels = store.crops(rows, loading.seed, loading.epoch, number, part) if crop else store.plain(rows[part])
         return pixels.to(torch.float32, memory_format=torch.contiguous_format).mul_(scale).add_(shift)
 
 

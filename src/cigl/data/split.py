@@ -22,11 +22,26 @@ from cigl.preprocessing import Preprocessing, checked_classes
 
 Indices = Sequence[int] | Tensor | slice
 Self = TypeVar("Self", bound="Split")
+Share = tuple[int, int]  # (k, n): the k-th of n processes, from 0
+WHOLE: Share = (0, 1)
+
+
+def part_of(count: int, share: Share) -> slice:
+    """One process's part of so many things in a row; each is in one part.
+
+    >>> [part_of(10, (k, 4)) for k in range(4)]
+    [slice(0, 2, None), slice(2, 5, None), slice(5, 7, None), slice(7, 10, None)]
+    """
+    number, processes = share
+    return slice(count * number // processes, count * (number + 1) // processes)
 
 
 @dataclass(frozen=True)
 class Loading:
-    """Everything that the inputs of an epoch's batches depend on; ``start`` is the number of the first batch."""
+    """Everything that the inputs of an epoch's batches depend on; ``start`` is the number of the first batch.
+
+    Of each batch, ``share`` is read; the whole batch says how its examples are augmented.
+    """
 
     seed: int
     epoch: int
@@ -34,6 +49,7 @@ class Loading:
     start: int
     device: torch.device
     workers: int
+    share: Share = WHOLE
 
 
 class Split(ABC):
@@ -47,7 +63,7 @@ class Split(ABC):
 
     @abstractmethod
     def _load(self, batches: Sequence[Tensor], loading: Loading) -> Iterator[Tensor]:
-        """The inputs of the batches, each given by its positions."""
+        """The inputs of this process's share of the batches, each given by the positions of the whole."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -101,16 +117,20 @@ class Split(ABC):
         start: int = 0,
         device: torch.device | str | None = None,
         workers: int = 0,
+        share: Share = WHOLE,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs (float32, normalised) and labels (int64) of batches ``start``, ``start + 1``, ... of this epoch.
 
-        ``workers`` processes load image folders; data in memory needs none.
+        ``workers`` processes load image folders; data in memory needs none. With ``share=(k, n)`` each batch is cut
+        into n parts, of which the k-th is read: together they are the batch that one process would have had.
         """
         steps = self.steps(batch_size, drop_last)
         if start < 0 or epoch < 0 or workers < 0:
             raise CiglError(f"start, epoch and workers count from 0, not {start}, {epoch} and {workers}.")
         target = torch.device("cpu" if device is None else device)
-        loading = Loading(seed, epoch, augment, start, target, workers)
+        if not 0 <= share[0] < share[1]:
+            raise CiglError(f"share is {share}: give (k, n), the k-th of n processes, from 0.")
+        loading = Loading(seed, epoch, augment, start, target, workers, share)
         return self._batches(batch_size, range(start, steps), shuffle, loading)
 
     def _batches(
@@ -122,7 +142,7 @@ class Split(ABC):
             positions = torch.from_numpy(order(len(self), loading.seed, "shuffle", loading.epoch))
         wanted = [positions[k * batch_size : (k + 1) * batch_size] for k in numbers]
         for x, part in zip(self._load(wanted, loading), wanted, strict=True):
-            yield x, self.labels[part].to(loading.device)
+            yield x, self.labels[part[part_of(len(part), loading.share)]].to(loading.device)
 
 
 @dataclass(frozen=True)

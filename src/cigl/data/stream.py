@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from cigl.data.folder import Listing, scan
 from cigl.data.picture import random_crop
-from cigl.data.split import Loading, Source, Split
+from cigl.data.split import Loading, Source, Split, part_of
 from cigl.errors import CiglError, CiglWarning
 from cigl.images import read
 from cigl.preprocessing import LONGEST_NAME, Preprocessing, printable
@@ -71,7 +71,7 @@ class FolderSplit(Split):
         loading = replace(loading, augment=loading.augment and self._learn)
         loader = DataLoader(
             _Pictures(self._root, self._listing, self._preprocessing, loading),
-            batch_sampler=[part.tolist() for part in batches],
+            batch_sampler=[whole[part_of(len(whole), loading.share)].tolist() for whole in batches],
             num_workers=min(loading.workers, len(batches)),
             collate_fn=_together,
             generator=torch.Generator(),  # its own, because a loader draws a number from it

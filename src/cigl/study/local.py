@@ -1,4 +1,4 @@
-"""Workers on this machine: processes, each of which takes one run after another."""
+"""Workers on this machine: processes, each of which takes one run after another, alone or as the ranks of each run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import queue
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -16,8 +17,10 @@ from typing import IO, cast
 
 from cigl.errors import CiglError
 from cigl.study.engine import Order, Outcome
+from cigl.study.meeting import MeetingPoint
 
 ATTEMPTS = 3  # for a run whose process dies
+PATIENCE = 30.0  # seconds in which the other ranks of such a run end by themselves
 
 
 def cores() -> int:
@@ -25,10 +28,13 @@ def cores() -> int:
 
 
 class LocalWorkers:
-    """``size`` workers that divide the machine's threads. One that dies is replaced, and its run tried again."""
+    """``size`` workers that divide the machine's threads. One that dies is replaced, and its run tried again.
 
-    def __init__(self, size: int, log: Path):
-        self.size = size
+    A worker is one process, or ``ranks`` of them.
+    """
+
+    def __init__(self, size: int, log: Path, ranks: int = 1):
+        self.size, self._ranks = size, ranks
         self._log = log.open("a")
         self._threads = ThreadPoolExecutor(size)  # each waits for a worker's answers
         self._idle: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()
@@ -50,7 +56,7 @@ class LocalWorkers:
             worker.stop()
         self._threads.shutdown(cancel_futures=True)
         for worker in list(self._workers):
-            worker.process.wait()
+            worker.wait()
         self._log.close()
 
     def _do(self, order: Order) -> Outcome:
@@ -62,12 +68,16 @@ class LocalWorkers:
                     self._workers.discard(worker)
                     worker = None
                 if worker is None:
-                    worker = _Worker(max(1, cores() // self.size), self._log)
+                    worker = _Worker(max(1, cores() // (self.size * self._ranks)), self._log, self._ranks)
                     self._workers.add(worker)
                 if self._closed:
                     worker.stop()  # whatever close() has not seen
                 outcome = worker.do(order, lambda share: self._shares.update({order["path"]: share}))
                 if outcome is not None:
+                    if self._ranks > 1 and outcome["state"] == "failed":  # which ended them all
+                        self._workers.discard(worker)
+                        worker.ending()
+                        worker = None
                     return outcome
                 self._workers.discard(worker)
                 how, worker = worker.ending(), None
@@ -82,27 +92,39 @@ class LocalWorkers:
 
 
 class _Worker:
-    """The engine's end of a worker process."""
+    """The engine's end of a worker: all its processes get each order, and the first answers."""
 
-    def __init__(self, threads: int, log: IO[str]):
+    def __init__(self, threads: int, log: IO[str], ranks: int):
         limits = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
         command = [sys.executable, "-m", "cigl.study.worker", str(threads)]
         pipe = subprocess.PIPE
-        environment = os.environ | limits
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True, env=environment)
+        self._meeting = MeetingPoint(ranks)
+        self.processes = [
+            subprocess.Popen(
+                command,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=log,
+                text=True,
+                env=os.environ | limits | self._meeting.variables(rank, on_node=rank),
+            )
+            for rank in range(ranks)
+        ]
 
     @property
     def is_alive(self) -> bool:
-        return self.process.poll() is None
+        return all(process.poll() is None for process in self.processes)
 
     def do(self, order: Order, report: Callable[[float], None]) -> Outcome | None:
-        """The outcome, or None if the process has ended."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
+        """The outcome, or None if a process has ended."""
+        answers = self.processes[0].stdout
+        assert answers is not None
         with contextlib.suppress(OSError, ValueError):  # the pipe is closed, or a line was cut off
-            self.process.stdin.write(json.dumps(order) + "\n")
-            self.process.stdin.flush()
-            for line in self.process.stdout:
+            for process in self.processes:
+                assert process.stdin is not None
+                process.stdin.write(json.dumps(order) + "\n")
+                process.stdin.flush()
+            for line in answers:
                 answer = json.loads(line)
                 if "share" not in answer:
                     return cast(Outcome, answer)
@@ -111,10 +133,21 @@ class _Worker:
 
     def stop(self) -> None:
         """The end of its orders makes a worker save and end."""
-        assert self.process.stdin is not None
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
+        for process in self.processes:
+            assert process.stdin is not None
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+
+    def wait(self) -> None:
+        for process in self.processes:
+            process.wait()
 
     def ending(self) -> str:
-        code = self.process.wait()
+        """How the process that died ended; where there are others, they end because of it."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end and any(process.poll() is None for process in self.processes):
+            time.sleep(0.1)
+        for process in self.processes:
+            process.kill()  # nothing happens to one that has ended
+        code = min(process.wait() for process in self.processes)  # of a signal, before those of its consequences
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"

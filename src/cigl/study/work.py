@@ -13,29 +13,35 @@ from cigl.study.engine import Order, Outcome
 from cigl.study.store import record_failure
 from cigl.train.config import Config
 from cigl.train.folder import Busy, RunFolder
+from cigl.train.joining import is_lost_connection
+from cigl.train.ranks import ONE, Ranks
 from cigl.train.run import Progress, complete
 from cigl.train.signals import Stopped
 from cigl.train.trainer import Splits, Trainer
 
 
-def work(order: Order, progress: Progress | None = None) -> Outcome:
-    """Do what is left of the run. Only a request to stop comes out as an exception."""
+def work(order: Order, progress: Progress | None = None, ranks: Ranks = ONE) -> Outcome:
+    """Do what is left of the run. Only a request to stop and the loss of a rank come out as exceptions."""
     start = time.monotonic()
     folder, config = RunFolder(order["path"]), Config(**order["config"])
     state: Literal["done", "failed", "busy"] = "done"
     message = ""
     try:
-        complete(config, folder.path, progress=progress)
-        if order["masks"]:
-            draw_masks(folder, config, order["masks"])
-        (folder.path / "error.json").unlink(missing_ok=True)
+        complete(config, folder.path, progress=progress, ranks=ranks)
+        if ranks.is_main:
+            if order["masks"]:
+                draw_masks(folder, config, order["masks"])
+            (folder.path / "error.json").unlink(missing_ok=True)
     except Busy:
         state = "busy"
     except Stopped:
         raise
     except Exception as error:
+        if ranks.size > 1 and is_lost_connection(error):
+            raise
         state, message = "failed", f"{'' if isinstance(error, CiglError) else type(error).__name__ + ': '}{error}"
-        record_failure(folder, message, traceback.format_exc())
+        if ranks.is_main:
+            record_failure(folder, message, traceback.format_exc())
     return {"state": state, "message": message, "seconds": time.monotonic() - start}
 
 
@@ -47,7 +53,7 @@ def draw_masks(folder: RunFolder, config: Config, count: int) -> None:
         trainer = Trainer(config, Splits.of(config))
         if not trainer.sparse.method.has_random_mask:
             raise CiglError(f"method {config.method!r} has no random mask to draw: leave it out of a study with masks.")
-        trainer.load(folder.last_checkpoint(config.epochs * trainer.steps_per_epoch))
+        trainer.load(folder.checkpoint(config.epochs * trainer.steps_per_epoch))
         accuracies: dict[str, Any] = {"W": _accuracy(trainer, trainer.model)}
         accuracies["Z*W"] = [_accuracy(trainer, member) for member in trainer.sparse.members(count)]
         folder.write_json("masks.json", accuracies)

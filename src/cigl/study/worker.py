@@ -2,6 +2,9 @@
 
 Orders come as lines of JSON on standard input, answers go out on standard output. The end of the input, whether the
 engine closed it or was killed, is the request to stop: the current run is saved and the process ends.
+
+Where the environment says so, it is one of the ranks that do each run together; rank 0 answers. A run that fails ends
+them all, because one of them may be waiting for another.
 """
 
 from __future__ import annotations
@@ -27,8 +30,11 @@ def main(threads: int) -> None:
 
     import torch
 
+    from cigl.errors import CiglError
     from cigl.study.work import work
+    from cigl.train.joining import joined
     from cigl.train.signals import Stopped
+    from cigl.train.started import RanksEnded
 
     torch.set_num_threads(threads)
 
@@ -41,13 +47,23 @@ def main(threads: int) -> None:
         if row is not None:
             answer({"share": _share(trainer, order["config"])})
 
-    while (line := waiting.get()) is not None:
-        order = json.loads(line)
-        try:
-            answer(work(order, progress))
-        except Stopped:
-            break
-    os._exit(0)  # all is saved; the listening thread may be in the middle of a read
+    code = 0
+    try:
+        with joined() as ranks:
+            while (line := waiting.get()) is not None:
+                order = json.loads(line)
+                outcome = work(order, progress if ranks.is_main else None, ranks)
+                if ranks.is_main:
+                    answer(outcome)
+                if ranks.size > 1 and outcome["state"] == "failed":
+                    raise CiglError(outcome["message"])
+    except Stopped:
+        pass
+    except RanksEnded as ended:
+        code = ended.exit_code
+        if str(ended):
+            print(f"error: {ended}", file=sys.stderr)
+    os._exit(code)  # all is saved; the listening thread may be in the middle of a read
 
 
 def _take_over(number: int, mode: int, text: str) -> IO[str]:

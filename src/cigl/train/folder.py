@@ -17,13 +17,14 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from cigl.errors import CiglError, CiglWarning
 from cigl.files import LEFTOVERS, is_locked, locked, write
+from cigl.train.board import tensorboard
 from cigl.train.config import Config, resolve
 
 KEEP = 2
@@ -125,6 +126,10 @@ class RunFolder:
             rows.append(row)
         return rows
 
+    def tensorboard(self, epoch: int) -> AbstractContextManager[Callable[[dict[str, Any]], None]]:
+        """Writes an epoch's metrics for TensorBoard."""
+        return tensorboard(self.path, epoch)
+
     def cut_metrics(self, epochs: int) -> None:
         """Back to what a checkpoint knows of: the first ``epochs`` lines."""
         rows = [row for row in self.read_metrics() if row["epoch"] <= epochs]
@@ -161,8 +166,8 @@ class RunFolder:
                 path.unlink(missing_ok=True)
         return None
 
-    def last_checkpoint(self, step: int) -> Any:
-        """The one of the finished run; nothing is repaired here."""
+    def checkpoint(self, step: int) -> Any:
+        """The one after so many steps; nothing is repaired here."""
         from cigl import tensors
 
         return tensors.load(self.checkpoints / f"{step}.safetensors")

@@ -5,23 +5,25 @@ from __future__ import annotations
 import platform
 import time
 import warnings
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import cigl
 from cigl import tensors
 from cigl.calibrate import Ensemble, Report, TemperatureScaled, fit_temperature
 from cigl.calibrate.report import report
 from cigl.errors import CiglError, CiglWarning
-from cigl.train.board import tensorboard
 from cigl.train.config import Config
 from cigl.train.finished import MODEL, about_model
 from cigl.train.folder import Busy, RunFolder
+from cigl.train.ranks import ONE, Ranks
+from cigl.train.shared_folder import folder_of
 from cigl.train.signals import Requests, listening
 from cigl.train.trainer import Splits, Trainer
 
@@ -38,26 +40,46 @@ class Saving(NamedTuple):
 
 
 def train(
-    config: Config, out: Path | str, *, progress: Progress | None = None, checkpoint_minutes: float = 10.0
+    config: Config,
+    out: Path | str,
+    *,
+    progress: Progress | None = None,
+    checkpoint_minutes: float = 10.0,
+    ranks: Ranks = ONE,
 ) -> dict[str, Any]:
     """Train in a new folder and return what ``result.json`` holds.
 
-    ``progress(trainer, row)`` is called after every step (row None) and epoch (its metrics).
+    ``progress(trainer, row)`` is called after every step (row None) and epoch (its metrics). ``ranks`` are those that
+    train it together: every one of them calls this function, and rank 0 writes.
     """
-    folder = RunFolder(out)
+    folder = folder_of(out, ranks)
     with listening() as requests:
         _refuse_started(folder)
-        trainer = Trainer(config, Splits.of(config))  # what is wrong shows before there is a folder
-        requests.check()
+        trainer = _trainer(config, ranks)  # what is wrong shows before there is a folder
+        _check(requests, ranks)
         with folder.locked():
             _refuse_started(folder)
-            _start(folder, config)
+            _start(folder, trainer)
             return _continue(folder, trainer, requests, progress, Saving(checkpoint_minutes))
 
 
-def _start(folder: RunFolder, config: Config) -> None:
-    folder.write_json("versions.json", versions())
-    folder.write_config(config)
+def _trainer(config: Config, ranks: Ranks) -> Trainer:
+    splits = Splits.of(config)
+    labels = {"training": splits.train.labels, "test": splits.source.test.labels}
+    checksums = {f"the checksum of the {name} labels": zlib.crc32(each.numpy().data) for name, each in labels.items()}
+    ranks.refuse_different(checksums)
+    return Trainer(config, splits, ranks)
+
+
+def _check(requests: Requests, ranks: Ranks) -> None:
+    """Raise Stopped on every rank if one of them was asked to stop."""
+    requests.number = ranks.largest(requests.number or 0) or None
+    requests.check()
+
+
+def _start(folder: RunFolder, trainer: Trainer) -> None:
+    folder.write_json("versions.json", versions(trainer.ranks))
+    folder.write_config(trainer.config)
 
 
 def _refuse_started(folder: RunFolder) -> None:
@@ -72,39 +94,47 @@ def resume(
     progress: Progress | None = None,
     checkpoint_minutes: float = 10.0,
     kernels: str | None = None,
+    ranks: Ranks = ONE,
 ) -> dict[str, Any]:
     """Resume the run in this folder where it was stopped or killed; a finished run is only read.
 
-    With the same ``kernels`` (None: the run's own) it ends with the same bits as if it had never stopped.
+    With the same ``kernels`` (None: the run's own) and number of ``ranks`` it ends with the same bits as if it had
+    never stopped.
     """
-    folder = RunFolder(out)
+    folder = folder_of(out, ranks)
     config = folder.read_config()
     if folder.is_finished:
         return dict(folder.read_json("result.json"))
     if kernels is not None:
         config = config.changed(kernels=kernels)
     with listening() as requests, folder.locked():
-        trainer = Trainer(config, Splits.of(config))
-        return _continue(folder, trainer, requests, progress, Saving(checkpoint_minutes))
+        return _continue(folder, _trainer(config, ranks), requests, progress, Saving(checkpoint_minutes))
 
 
 def complete(
-    config: Config, out: Path | str, *, progress: Progress | None = None, checkpoint_minutes: float = 0.5
+    config: Config,
+    out: Path | str,
+    *,
+    progress: Progress | None = None,
+    checkpoint_minutes: float = 0.5,
+    every_epoch: bool = False,
+    ranks: Ranks = ONE,
 ) -> dict[str, Any]:
     """Whatever is left to do of this run: all of it, the rest or nothing. Busy if another process is at it."""
     with listening() as requests:
-        return _complete(config, RunFolder(out), requests, progress, Saving(checkpoint_minutes, every_epoch=False))
+        return _complete(config, out, requests, progress, Saving(checkpoint_minutes, every_epoch), ranks)
 
 
 def _complete(
-    config: Config, folder: RunFolder, requests: Requests, progress: Progress | None, saving: Saving
+    config: Config, out: Path | str, requests: Requests, progress: Progress | None, saving: Saving, ranks: Ranks
 ) -> dict[str, Any]:
+    folder = folder_of(out, ranks)
     with folder.locked():
         if folder.is_finished:
             return dict(folder.read_json("result.json"))
-        trainer = Trainer(config, Splits.of(config))
+        trainer = _trainer(config, ranks)
         if not folder.is_started:
-            _start(folder, config)
+            _start(folder, trainer)
         elif folder.read_config() != config:
             raise CiglError(f"{folder.path} holds a run of another configuration: remove it, or choose another place.")
         return _continue(folder, trainer, requests, progress, saving)
@@ -113,20 +143,30 @@ def _complete(
 def _continue(
     folder: RunFolder, trainer: Trainer, requests: Requests, progress: Progress | None, saving: Saving
 ) -> dict[str, Any]:
-    requests.check()
+    _check(requests, trainer.ranks)
     config = trainer.config
-    pilot = _pilot_temperature(folder, config, requests, progress, saving) if config.temperature == "pilot" else None
-    torch.manual_seed(config.seed)  # a pilot may have drawn numbers since
+    pilot = _pilot_temperature(folder, trainer, requests, progress, saving) if config.temperature == "pilot" else None
+    trainer.seed_generator()  # a pilot may have drawn numbers since
     state = folder.load_checkpoint()
     if state is not None:
         trainer.load(state)
+        _report_other_ranks(len(state.get("generators", [None])), trainer.ranks.size)
     folder.cut_metrics(trainer.epoch)
     _train(trainer, folder, requests, progress, saving)
     return _finish(trainer, folder, pilot)
 
 
+def _report_other_ranks(before: int, now: int) -> None:
+    if before != now:
+        message = (
+            f"this run was saved with {before} rank{'s' * (before > 1)} and is resumed with {now}: the batches are the "
+            "same, but the last bits of its numbers are not, and batch norm sees other parts of a batch."
+        )
+        warnings.warn(message, CiglWarning, stacklevel=2)
+
+
 def _train(trainer: Trainer, folder: RunFolder, requests: Requests, progress: Progress | None, saving: Saving) -> None:
-    saved = time.monotonic()
+    ranks, saved = trainer.ranks, time.monotonic()
 
     def save() -> None:
         nonlocal saved
@@ -134,16 +174,16 @@ def _train(trainer: Trainer, folder: RunFolder, requests: Requests, progress: Pr
         saved = time.monotonic()
 
     epochs = trainer.config.epochs
-    with tensorboard(folder.path, trainer.epoch) as board:
+    with folder.tensorboard(trainer.epoch) as board:
         while trainer.epoch < epochs:
             start = time.monotonic() - trainer.seconds
             for _ in trainer.steps():
                 trainer.seconds = time.monotonic() - start
                 if progress is not None:
                     progress(trainer, None)
-                if requests.number is not None or time.monotonic() - saved > saving.minutes * 60:
+                if ranks.largest(requests.number is not None or time.monotonic() - saved > saving.minutes * 60):
                     save()
-                    requests.check()
+                    _check(requests, ranks)
             row = trainer.finish_epoch()
             folder.add_metrics(row)
             if saving.every_epoch or trainer.epoch == epochs:
@@ -151,9 +191,9 @@ def _train(trainer: Trainer, folder: RunFolder, requests: Requests, progress: Pr
             board(row)
             if progress is not None:
                 progress(trainer, row)
-            if requests.number is not None:
+            if ranks.largest(requests.number is not None):
                 save()
-                requests.check()
+                _check(requests, ranks)
 
 
 def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[str, Any]:
@@ -172,6 +212,16 @@ def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[st
             )
     folder.write_tensors(MODEL, dict(model.state_dict()), about_model(trainer.splits.source, temperature))
     logits, labels = trainer.predict(predictor, "test")
+    result = trainer.ranks.from_main(
+        _write_result(trainer, folder, logits, labels, temperature) if trainer.ranks.is_main else None
+    )
+    folder.drop_checkpoints(keep=int(has_members(trainer)))  # the model is all that the others need
+    return dict(result)
+
+
+def _write_result(
+    trainer: Trainer, folder: RunFolder, logits: Tensor, labels: Tensor, temperature: float | None
+) -> dict[str, Any]:
     reports = {"report": report(logits=logits, labels=labels)}
     if temperature is not None:
         reports["report-temperature"] = report(logits=logits.double() / temperature, labels=labels)
@@ -182,7 +232,7 @@ def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[st
     result = {
         "config": trainer.config.plain(),
         "digest": trainer.config.digest(),
-        "versions": versions(),
+        "versions": versions(trainer.ranks),
         "temperature": temperature,
         "density": trainer.sparse.density,
         "explored": trainer.sparse.explored,
@@ -193,7 +243,6 @@ def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[st
         "test": {name: each.to_dict()["metrics"] for name, each in reports.items()},
     }
     folder.write_json("result.json", result)
-    folder.drop_checkpoints(keep=int(has_members(trainer)))  # the model is all that the others need
     return result
 
 
@@ -211,16 +260,17 @@ def predictor_of(trainer: Trainer, model: nn.Module, masks: int = MASKS) -> nn.M
 
 
 def _pilot_temperature(
-    folder: RunFolder, config: Config, requests: Requests, progress: Progress | None, saving: Saving
+    folder: RunFolder, trainer: Trainer, requests: Requests, progress: Progress | None, saving: Saving
 ) -> float:
     """Fitted by a run on nine tenths of what this one trains on; one pilot serves all seeds of a setting."""
+    config, ranks = trainer.config, trainer.ranks
     held_out = config.held_out + 0.1 * (1 - config.held_out)
     pilot = config.changed(temperature="holdout", seed=PILOT_SEED, validation=round(held_out, 12))
-    place = RunFolder(folder.path.parent / "pilots" / pilot.digest())
+    place = folder.path.parent / "pilots" / pilot.digest()
     while True:
-        requests.check()
+        _check(requests, ranks)
         try:
-            return float(_complete(pilot, place, requests, progress, saving)["temperature"])
+            return float(_complete(pilot, place, requests, progress, saving, ranks)["temperature"])
         except Busy:
             time.sleep(0.2)  # another run's process trains this pilot
 
@@ -235,7 +285,7 @@ def evaluate_run(
         raise CiglError(f"the run in {out} is not finished: resume it with `cigl train --resume {out}`.")
     trainer = Trainer(config, Splits.of(config))
     if has_members(trainer) and (masks is not None or trainer.sparse.method.predicts_with == "members"):
-        trainer.load(folder.last_checkpoint(config.epochs * trainer.steps_per_epoch))
+        trainer.load(folder.checkpoint(config.epochs * trainer.steps_per_epoch))
     if masks is not None:
         predictor: nn.Module = Ensemble(trainer.sparse.members(masks)).eval()
     else:
@@ -255,9 +305,10 @@ def evaluate_run(
     return report(logits=logits, labels=labels)
 
 
-def versions() -> dict[str, str]:
+def versions(ranks: Ranks = ONE) -> dict[str, str]:
     """What a number may depend on besides the configuration."""
-    return {
+    several = {"ranks": str(ranks.size)} if ranks.size > 1 else {}  # not there: one, as in version 0.1.0
+    return several | {
         "cigl": cigl.__version__,
         "torch": torch.__version__,
         "numpy": np.__version__,

@@ -33,7 +33,11 @@ class Requests:
 
 @contextmanager
 def listening() -> Iterator[Requests]:
-    """Signals are noted, not acted on, until the block ends."""
+    """Signals are noted, not acted on, until the block ends. A block within another notes them for both."""
+    outer = signal.getsignal(signal.SIGTERM)
+    if isinstance(outer, Requests):
+        yield outer
+        return
     requests = Requests()
     if threading.current_thread() is not threading.main_thread():  # only there can handlers be set
         yield requests

@@ -2,6 +2,8 @@
 
 The loop here is the model for users' own. Batches, augmentation, mixup and the learning rate are pure functions
 of seed, epoch and step, so a checkpoint has to hold little more than where it stands.
+
+Several ranks share each batch: every number that decides something is agreed on, so that all take the same way.
 """
 
 from __future__ import annotations
@@ -20,12 +22,16 @@ import cigl.data
 import cigl.models
 from cigl.calibrate import mixup, predict
 from cigl.data import Source, Split
+from cigl.data.split import WHOLE, Share
 from cigl.errors import CiglError
 from cigl.sparsify.attach import attach
+from cigl.sparsify.batch_norm import running_norms
 from cigl.sparsify.methods import Method, method, options
 from cigl.sparsify.schedule import CycleTimetable
 from cigl.train.config import METHOD_KEYS, Config
+from cigl.train.gradients import averaging_gradients, explain
 from cigl.train.optim import build_optimizer, lr_factor
+from cigl.train.ranks import ONE, Ranks
 
 EVALUATION_BATCH = 500
 
@@ -60,14 +66,17 @@ class Splits:
 
 
 class Trainer:
-    """A run that can be stepped, saved and loaded."""
+    """A run that can be stepped, saved and loaded; with several ranks, this rank's part of it."""
 
-    def __init__(self, config: Config, splits: Splits):
-        self.config, self.splits = config, splits
+    def __init__(self, config: Config, splits: Splits, ranks: Ranks = ONE):
+        self.config, self.splits, self.ranks = config, splits, ranks
+        _check_batch(config, ranks)
         self.steps_per_epoch = splits.train.steps(config.batch_size, drop_last=True)
         torch.manual_seed(config.seed)
-        self.device = _device(config.device)
+        self.device = _device(config.device, ranks)
         self.model = cigl.models.build(config.model, splits.source.classes, splits.source.shape).to(self.device)
+        if ranks.size > 1 and self.device.type != "cpu":  # torch has none for the CPU
+            self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
         self.optimizer = build_optimizer(config, self.model)
         self.sparse = attach(
             self.model,
@@ -80,6 +89,7 @@ class Trainer:
             seed=config.seed,
             kernels=config.kernels,
         )
+        self._network = averaging_gradients(self.model, self.device, ranks.size) if ranks.size > 1 else self.model
         factor = lr_factor(config, self.steps_per_epoch)
         cycles = isinstance(self.sparse.table, CycleTimetable)
         self.lr_factor = self.sparse.learning_rate(factor) if cycles else factor
@@ -96,12 +106,13 @@ class Trainer:
     def steps(self) -> Iterator[None]:
         """Train the rest of the epoch under way, a step at a time."""
         self.model.train()
-        for x, y in self._training_batches(self.epoch, self.batch):
+        share = WHOLE if self.config.mixup else self.ranks.share  # an example's partner may be another rank's
+        for x, y in self._training_batches(self.epoch, self.batch, share):
             self._step(x, y)
             self.batch += 1
             yield
 
-    def _training_batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    def _training_batches(self, epoch: int, start: int, share: Share) -> Iterator[tuple[Tensor, Tensor]]:
         config = self.config
         return self.splits.train.batches(
             config.batch_size,
@@ -113,6 +124,7 @@ class Trainer:
             start=start,
             device=self.device,
             workers=config.workers,
+            share=share,
         )
 
     def _step(self, x: Tensor, y: Tensor) -> None:
@@ -123,26 +135,39 @@ class Trainer:
         target = y
         if config.mixup:
             place = np.random.default_rng([config.seed, self.epoch, self.batch])
-            x, target = mixup(x, y, self.splits.source.classes, alpha=config.mixup, generator=place)
+            mine = self.ranks.part(len(y))
+            mixed = mixup(x, y, self.splits.source.classes, alpha=config.mixup, generator=place)
+            x, target, y = mixed[0][mine], mixed[1][mine], y[mine]
         if x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)  # a third faster on a CPU
         with torch.autocast(self.device.type, torch.bfloat16, enabled=config.bf16):
-            logits = self.model(x)
+            logits = self._forward(x)
             loss = F.cross_entropy(logits, target, label_smoothing=config.label_smoothing)
         self.optimizer.zero_grad()
         loss.backward()
         if config.clip is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
-        value = loss.item()
-        if not math.isfinite(value):
+        total, right, seen = self.ranks.sum([loss.item() * len(y), int((logits.argmax(1) == y).sum()), len(y)])
+        if not math.isfinite(total):
             raise CiglError(
-                f"the loss is {value} in step {self.step + 1} (epoch {self.epoch + 1}): lower lr or set clip; the last "
+                f"the loss is {total} in step {self.step + 1} (epoch {self.epoch + 1}): lower lr or set clip; the last "
                 "checkpoint is from before."
             )
+        self._average_statistics(self.model)
         self.optimizer.step()
-        self.sums[0] += value * len(y)
-        self.sums[1] += int((logits.argmax(1) == y).sum())
-        self.sums[2] += len(y)
+        self.sums = [self.sums[0] + total, self.sums[1] + int(right), self.sums[2] + int(seen)]
+
+    def _forward(self, x: Tensor) -> Tensor:
+        try:
+            logits: Tensor = self._network(x)
+        except RuntimeError as error:
+            raise explain(error) from error
+        return logits
+
+    def _average_statistics(self, model: nn.Module) -> None:
+        """Running statistics of batch norm are the means of what the ranks have, so that all evaluate one model."""
+        statistics = [(norm.running_mean, norm.running_var) for norm in running_norms(model)]
+        self.ranks.average([each for pair in statistics for each in pair if each is not None])
 
     def finish_epoch(self) -> dict[str, Any]:
         """The row of metrics of the epoch that has just been trained."""
@@ -165,19 +190,25 @@ class Trainer:
         return row
 
     def predict(self, model: nn.Module, split: str) -> tuple[Tensor, Tensor]:
-        """Logits and labels of a whole split."""
-        batches = self.splits.split(split).batches(EVALUATION_BATCH, device=self.device, workers=self.config.workers)
-        return predict(model, batches)
+        """Logits and labels of a whole split, to which each rank contributes its part."""
+        whole = self.splits.split(split)
+        mine = whole.take(self.ranks.part(len(whole))) if self.ranks.size > 1 else whole
+        logits, labels = predict(model, mine.batches(EVALUATION_BATCH, device=self.device, workers=self.config.workers))
+        return self.ranks.concatenate(logits), self.ranks.concatenate(labels)
 
     def finalize(self) -> nn.Module:
         """The finished model; batch-norm statistics from training data where they must be re-estimated."""
         wanted = self.sparse.needs_loader or self.config.reestimate
-        return self.sparse.finalize(self._training_batches(self.config.epochs) if wanted else None).eval()
+        batches = self._training_batches(self.config.epochs, 0, self.ranks.share)
+        model = self.sparse.finalize(batches if wanted else None).eval()
+        if wanted:
+            self._average_statistics(model)
+        return model
 
     # Checkpoints
 
     def state(self) -> dict[str, Any]:
-        return {
+        state = {
             "digest": self._digest(),
             "epoch": self.epoch,
             "batch": self.batch,
@@ -188,6 +219,9 @@ class Trainer:
             "sparsifier": self.sparse.state_dict(),
             "generator": torch.get_rng_state(),
         }
+        if self.ranks.size > 1:
+            state["generators"] = self.ranks.generators()
+        return state
 
     def _digest(self) -> str:
         """A run may resume with other kernels, on another machine."""
@@ -199,15 +233,42 @@ class Trainer:
                 "config.yaml is not the one that the checkpoint was made with: put it back, or train the changed "
                 "configuration in a folder of its own."
             )
-        self.model.load_state_dict(state["model"])
+        try:
+            self.model.load_state_dict(state["model"])
+        except RuntimeError as error:
+            reason = str(error).splitlines()[-1].strip()
+            raise CiglError(
+                f"the checkpoint is of another model than {self.config.model} makes now: {reason}"
+            ) from error
         self.optimizer.load_state_dict(state["optimizer"])
         self.sparse.load_state_dict(state["sparsifier"])
         self.epoch, self.batch, self.sums = state["epoch"], state["batch"], list(state["sums"])
         self.seconds = state.get("seconds", 0.0)  # checkpoints of version 0.1.0 had none
-        torch.set_rng_state(state["generator"])
+        if self.step:
+            self.lr = self.config.lr * self.lr_factor(self.step - 1)
+        generators = state.get("generators", [state["generator"]])
+        if self.ranks.rank < len(generators):
+            torch.set_rng_state(generators[self.ranks.rank])
+
+    def seed_generator(self) -> None:
+        """Torch's global one, which dropout layers draw from; each rank has numbers of its own."""
+        torch.manual_seed(self.config.seed + (self.ranks.rank << 32))
 
 
-def _device(name: str) -> torch.device:
+def _check_batch(config: Config, ranks: Ranks) -> None:
+    below = config.batch_size // ranks.size * ranks.size
+    if config.batch_size != below:
+        near = f"{below} or {below + ranks.size}" if below else f"{ranks.size}"
+        raise CiglError(
+            f"batch_size is {config.batch_size}, which {ranks.size} ranks can't divide into equal parts: take {near}."
+        )
+
+
+def _device(name: str, ranks: Ranks) -> torch.device:
+    if ranks.size > 1 and name.startswith("cuda"):
+        if name != "cuda":
+            raise CiglError(f"device is {name}, but each rank needs one of its own: give device cuda.")
+        name = f"cuda:{ranks.on_node}"
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:

@@ -1,0 +1,101 @@
+"""The ranks of a run on Ray: a placement group with a place for each, and a task in each place.
+
+When one of the tasks is lost, the others end, and the run is tried again in a new placement group.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from cigl.errors import CiglError
+from cigl.study.engine import Order, Outcome
+from cigl.study.local import ATTEMPTS
+from cigl.study.meeting import MeetingPoint
+
+MOST = 1000  # runs at a time; a thread waits for each
+
+
+class RankTasks:
+    """Runs whose ``ranks`` are placed by Ray."""
+
+    def __init__(self, ray: Any, ranks: int):
+        self._ray, self._ranks = ray, ranks
+        self._task = ray.remote(max_retries=0)(_rank_task)
+        self._threads = ThreadPoolExecutor(MOST)
+        self._tasks: list[Any] = []
+        self._stopped = False
+
+    def submit(self, order: Order, gpus: int) -> Future[Outcome]:
+        return self._threads.submit(self._do, order, gpus)
+
+    def stop(self) -> list[Any]:
+        """No run is tried again; those under way."""
+        self._stopped = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        return list(self._tasks)
+
+    def _do(self, order: Order, gpus: int) -> Outcome:
+        reason = ""
+        for _ in range(ATTEMPTS):
+            if self._stopped:
+                raise CiglError("the study was stopped before this run was done.")
+            try:
+                return self._try(order, gpus)
+            except self._ray.exceptions.RayError as error:
+                reason = str(error).strip().splitlines()[-1]
+        raise CiglError(f"a rank of this run died, {ATTEMPTS} times ({reason}).")
+
+    def _try(self, order: Order, gpus: int) -> Outcome:
+        from ray.util.placement_group import placement_group, remove_placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        places = placement_group([{"CPU": 1} | ({"GPU": gpus} if gpus else {})] * self._ranks)
+        tasks: list[Any] = []
+        try:
+            self._ray.get(places.ready())
+            meeting = MeetingPoint(self._ranks, self._ray.util.get_node_ip_address())
+            for rank in range(self._ranks):
+                place = PlacementGroupSchedulingStrategy(places, placement_group_bundle_index=rank)
+                options = self._task.options(num_cpus=1, num_gpus=gpus, scheduling_strategy=place)
+                tasks.append(options.remote(order, meeting.variables(rank, on_node=0)))  # which sees its own GPU alone
+            self._tasks += tasks
+            outcome: Outcome = self._ray.get(tasks[0])
+            with suppress(self._ray.exceptions.RayError):  # a run that has failed ends them all
+                self._ray.get(tasks[1:])
+            return outcome
+        finally:
+            self._tasks = [task for task in self._tasks if task not in tasks]
+            remove_placement_group(places)
+
+
+def _rank_task(order: Order, variables: dict[str, str]) -> Outcome:
+    import torch
+
+    from cigl.study.work import work
+    from cigl.train.joining import joined
+
+    torch.set_num_threads(1)  # Ray counts a CPU for it
+    with _environment(variables), joined() as ranks:
+        outcome = work(order, None, ranks)
+        if outcome["state"] == "failed" and not ranks.is_main:
+            raise CiglError(outcome["message"])  # rank 0 may be waiting for this one
+        return outcome
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Ray's processes take one task after another."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

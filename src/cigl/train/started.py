@@ -1,0 +1,51 @@
+"""Which of a run's processes this is: what torchrun says in the environment. Knows nothing of torch."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Literal, NamedTuple
+
+from cigl.errors import CiglError
+
+PATIENCE = 15.0  # seconds
+
+
+class Started(NamedTuple):
+    """A process as it was started: the only one, unless torchrun says otherwise."""
+
+    rank: int = 0
+    size: int = 1
+    on_node: int = 0  # its number among the processes of this machine
+    is_restarted: bool = False  # by torchrun, when it fails (--max-restarts)
+
+
+class RanksEnded(CiglError):
+    """All ranks end. The message is empty on all but one."""
+
+    def __init__(self, message: str, exit_code: int = 1):
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def started() -> Started:
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_MAX_RESTARTS")
+    given = [os.environ.get(name, default) for name, default in zip(names, "0100", strict=True)]
+    if not all(text.isdecimal() for text in given) or not 0 <= int(given[0]) < int(given[1]):
+        shown = ", ".join(f"{name}={os.environ.get(name, '(not set)')}" for name in names[:3])
+        raise CiglError(f"the environment says {shown}: start the processes with torchrun, or unset these variables.")
+    rank, size, on_node, restarts = map(int, given)
+    if size > 1 and "RANK" not in os.environ:
+        raise CiglError(f"the environment says WORLD_SIZE={size}, but no RANK: start the processes with torchrun.")
+    return Started(rank, size, on_node, restarts > 0)
+
+
+def is_first(of: Literal["node", "all"]) -> bool:
+    """Whether this is the first process of its machine, or of all: those that report, each to its own terminal."""
+    return os.environ.get({"node": "LOCAL_RANK", "all": "RANK"}[of], "0") == "0"
+
+
+def wait_for_the_first() -> None:
+    """Leave it the time to report: torchrun ends the others as soon as one has ended."""
+    if not is_first("node"):
+        time.sleep(PATIENCE)

@@ -1,0 +1,68 @@
+"""What torchrun says in the environment, and what it must not say."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from cigl import CiglError
+from cigl.cli import app
+from cigl.train.started import Started, started
+
+
+def test_without_torchrun_a_process_is_the_only_one(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_MAX_RESTARTS"):
+        monkeypatch.delenv(name, raising=False)
+    assert started() == Started(0, 1, 0, False)
+
+
+def test_with_torchrun(monkeypatch):
+    for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1"), ("TORCHELASTIC_MAX_RESTARTS", "2")):
+        monkeypatch.setenv(name, value)
+    assert started() == Started(3, 4, 1, True)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"WORLD_SIZE": "2"},
+        {"RANK": "1"},
+        {"RANK": "2", "WORLD_SIZE": "2"},
+        {"RANK": "-1", "WORLD_SIZE": "2"},
+        {"RANK": "a", "WORLD_SIZE": "2"},
+    ],
+)
+def test_half_of_an_environment_is_refused(variables, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(CiglError, match="torchrun"):
+        started()
+
+
+@pytest.mark.parametrize("command", [["evaluate", "a"], ["export", "a", "b"], ["study", "list"], ["methods"]])
+def test_other_commands_do_not_run_in_several_processes(command, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 2
+    assert "run this command without torchrun" in result.output
+
+
+def test_restarts_need_a_folder(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "1")
+    result = CliRunner().invoke(app, ["train"])
+    assert result.exit_code == 2
+    assert "with --max-restarts give --out too" in result.output
+
+
+def test_a_missing_rendezvous_is_one_sentence(tmp_path):
+    variables = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    command = [sys.executable, "-m", "cigl", "train", "--out", str(tmp_path / "a")]
+    environment = {k: v for k, v in os.environ.items() if k != "MASTER_ADDR"} | variables
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 2
+    assert "could not meet the others at (MASTER_ADDR is not set)" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "a").exists()

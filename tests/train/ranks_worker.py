@@ -21,7 +21,7 @@ from cigl.train.shared_folder import folder_of
 from cigl.train.signals import Stopped
 from cigl.train.trainer import Splits, Trainer
 
-FOLDER = Path(sys.argv[1])
+FOLDER = Path(sys.argv[1] if __name__ == "__main__" else ".")
 COMMON = {"dataset": "ranks_worker:data", "batch_size": 64, "method": "rigl", "lr": 0.05}
 # 200 steps, two topology rounds, no batch norm.
 LONG = Config(model="mlp-30", train_size=640, epochs=20, update_every=50, update_until=0.6, **COMMON)

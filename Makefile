@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow sanitize bench compatibility evidence evidence-check format clean
+.PHONY: demo test test-slow sanitize wheel bench compatibility evidence evidence-check format clean
 
 # One environment for everything; torch comes pinned through the constraints file.
 $(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard src/cigl/runtime/program/kernels/*)
@@ -34,6 +34,11 @@ sanitize: $(INSTALLED)  ## random shapes through the kernels, under AddressSanit
 		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
 			ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 $(BIN)/python tests/runtime/program/sanitized.py build/sanitized/$$lanes || exit 1; \
 	done
+
+wheel: $(INSTALLED)  ## dist/: the source distribution and one wheel for every Python, checked and installed by a test
+	rm -rf dist
+	$(BIN)/python tests/packaging/build_distributions.py dist
+	CIGL_DIST=dist $(BIN)/pytest -q -m slow -rP tests/packaging/test_wheel.py
 
 bench: $(INSTALLED)  ## what sparse training and calibration reports cost, and how fast sparse networks run
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/import_cost.py

@@ -54,16 +54,78 @@ def test_waiting_for_a_lock(tmp_path):
     assert process.communicate(timeout=60)[0] == b"mine\n"
 
 
-def test_where_there_are_no_locks(tmp_path):
-    """On Windows there is no fcntl: everything else must work."""
-    code = """
-import sys
-sys.modules["fcntl"] = None
-import pathlib
-import cigl.data, cigl.study.store, cigl.train.run
-from cigl.files import is_locked, locked
-path = pathlib.Path(sys.argv[1]) / "lock"
-with locked(path), locked(path, wait=False):
-    assert not is_locked(path)
+def without_fcntl(code, *arguments):
+    """The code in a Python that has no fcntl, as on Windows; ``real`` is the real one, for what imitates Windows."""
+    before = "import fcntl as real, os, pathlib, sys, types\nsys.modules['fcntl'] = None\ndel os.O_DIRECTORY\n"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", before + code, *map(str, arguments)], **pipes)
+
+
+WINDOWS = """
+def locking(number, mode, size):
+    assert size == 1
+    try:
+        real.flock(number, mode)
+    except BlockingIOError:
+        raise PermissionError(13, "Permission denied") from None  # what msvcrt raises
+modes = {"LK_NBLCK": real.LOCK_EX | real.LOCK_NB, "LK_UNLCK": real.LOCK_UN}
+sys.modules["msvcrt"] = types.SimpleNamespace(locking=locking, **modes)
 """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+
+
+def test_locks_on_windows(tmp_path):
+    code = (
+        WINDOWS
+        + """
+from cigl.files import is_locked, locked, write
+path = pathlib.Path(sys.argv[1]) / "lock"
+assert not is_locked(path)
+with locked(path):
+    assert is_locked(path)
+    try:
+        with locked(path, wait=False):
+            print("two have it")
+    except BlockingIOError:
+        print("one has it")
+assert not is_locked(path)
+write(path.with_name("a"), b"1")
+"""
+    )
+    assert without_fcntl(code, tmp_path).communicate(timeout=60) == ("one has it\n", "")
+    assert (tmp_path / "a").read_bytes() == b"1"
+
+
+def test_waiting_for_a_lock_on_windows(tmp_path):
+    code = WINDOWS + "from cigl.files import locked\nwith locked(pathlib.Path(sys.argv[1])): print('mine')"
+    with locked(tmp_path / "lock"):
+        process = without_fcntl(code, tmp_path / "lock")
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+    assert process.communicate(timeout=60)[0] == "mine\n"
+
+
+def test_where_files_cannot_be_locked_a_sentence_says_so(tmp_path):
+    code = """
+from cigl.errors import CiglError
+from cigl.files import locked
+try:
+    with locked(pathlib.Path(sys.argv[1])):
+        print("locked")
+except CiglError as error:
+    print(error)
+"""
+    said, errors = without_fcntl(code, tmp_path / "lock").communicate(timeout=60)
+    assert said.startswith("files can't be locked"), errors
+
+
+def test_everything_is_imported_without_fcntl():
+    code = """
+import importlib, pkgutil
+import cigl
+for module in pkgutil.walk_packages(cigl.__path__, "cigl."):
+    if not {"_kernels", "__main__", "integrations"} & set(module.name.split(".")):
+        importlib.import_module(module.name)
+print("done")
+"""
+    said, errors = without_fcntl(code).communicate(timeout=300)
+    assert said == "done\n", errors

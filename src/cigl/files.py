@@ -8,11 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cigl.errors import CiglError
-
-try:
-    import fcntl
-except ImportError:  # on Windows, where nothing is locked
-    fcntl = None  # type: ignore[assignment]
+from cigl.locks import lock, unlock
 
 LEFTOVERS = ".*.tmp*"  # what a killed process may leave beside a file
 
@@ -32,11 +28,12 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = target.with_name(f".{target.stem}.{os.getpid()}.tmp{target.suffix}")
     try:
         yield temporary
-        _flush(temporary)
+        _flush(temporary, os.O_RDWR)  # Windows flushes only what may be written to
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
-    _flush(target.parent)
+    if hasattr(os, "O_DIRECTORY"):  # elsewhere folders can't be opened
+        _flush(target.parent, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def write(path: Path, *content: bytes | memoryview) -> None:
@@ -62,17 +59,19 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
     except OSError as error:
         raise CiglError(f"{path.parent} can't be written to: {error.strerror or error}.") from error
     with file:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+        lock(file, wait)
+        try:
+            yield
+        finally:
+            unlock(file)
 
 
 def is_locked(path: Path) -> bool:
     """Whether a process has the lock now."""
     try:
         with path.open() as file:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            lock(file, wait=False, shared=True)
+            unlock(file)
     except BlockingIOError:
         return True
     except OSError:
@@ -80,9 +79,9 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def _flush(path: Path) -> None:
+def _flush(path: Path, mode: int) -> None:
     """To the disk itself: a file's content, or a folder's list of names."""
-    handle = os.open(path, os.O_RDONLY)
+    handle = os.open(path, mode)
     try:
         os.fsync(handle)
     finally:

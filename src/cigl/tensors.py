@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from cigl.errors import CiglError
+from cigl.extras import from_extra
 from cigl.files import write
 
 _OWN = ("cigl", "structure", "sha256")  # names in the metadata that are not entries
@@ -24,7 +25,8 @@ _OWN = ("cigl", "structure", "sha256")  # names in the metadata that are not ent
 
 def save(path: Path, state: Any, entries: Mapping[str, Any] | None = None) -> None:
     """``entries`` are plain data, which go into the file's metadata as JSON, each under its name."""
-    from safetensors.torch import save as to_bytes
+    with from_extra("cli", "checkpoints"):
+        from safetensors.torch import save as to_bytes
 
     tensors: dict[str, Tensor] = {}
     structure = json.dumps(_encode(state, tensors))
@@ -50,7 +52,8 @@ def load(path: Path) -> Any:
 
 def load_with_entries(path: Path) -> tuple[Any, dict[str, Any]]:
     """The state, and what else was saved with it."""
-    from safetensors import SafetensorError, safe_open
+    with from_extra("cli", "checkpoints"):
+        from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(str(path), "pt") as file:

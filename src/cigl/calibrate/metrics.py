@@ -96,7 +96,8 @@ def debiased_square(bins: Bins) -> Array:
 
 
 def root(square: Array) -> Array:
-    return np.sqrt(np.maximum(square, 0.0))
+    result: Array = np.sqrt(np.maximum(square, 0.0))
+    return result
 
 
 # From the whole test set to a number

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+import cigl
 from cigl.errors import CiglError, CiglWarning
 
 app = typer.Typer(
@@ -21,6 +22,22 @@ app = typer.Typer(
     help="Train neural networks that are sparse and honest about their confidence.",
     epilog="Start with: cigl train   (half a minute, nothing to download)",
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"cigl {cigl.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="print the version and exit")
+    ] = False,
+) -> None:
+    pass
+
 
 Json = Annotated[bool, typer.Option("--json", help="print JSON, for scripts")]
 

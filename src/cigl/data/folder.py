@@ -78,7 +78,7 @@ def _by_folder(root: Path, split: Path, number: dict[str, int]) -> Listing:
 def _by_annotation(root: Path, split: Path, number: dict[str, int]) -> Listing:
     """Tiny ImageNet's validation set: all images in one folder, and lines of file, class and box."""
     paths, labels = [], []
-    for line in (split / _ANNOTATIONS).read_text().splitlines():
+    for line in (split / _ANNOTATIONS).read_text("utf-8").splitlines():
         file, _, rest = line.partition("\t")
         name = rest.partition("\t")[0]
         if name not in number or Path(file).name != file:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cigl.errors import CiglError
+from cigl.extras import from_extra
 from cigl.files import locked, write
 from cigl.study.grid import Cell, Study, cells
 from cigl.train.config import read_keys
@@ -53,7 +54,8 @@ class StudyFolder:
 
     def create(self, study: Study, runs: Path | None = None) -> None:
         """Begin the study here, resume it, or add seeds to it; another study is refused."""
-        import yaml
+        with from_extra("cli", "studies"):
+            import yaml
 
         if self.file.is_file():
             self._refuse_other(study, runs)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cigl.errors import CiglError, unknown
+from cigl.extras import from_extra
 
 Options = tuple[tuple[str, Any], ...]  # names and values; a tuple, so that a configuration can be a key
 
@@ -250,10 +251,11 @@ def _known(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_keys(path: Path) -> dict[str, Any]:
     """What a YAML file says, if it is keys and values, each key once."""
-    import yaml
+    with from_extra("cli", "configuration files"):
+        import yaml
 
     try:
-        text = path.read_text()
+        text = path.read_text("utf-8")
         content, twice = yaml.safe_load(text), _written_twice(yaml.compose(text, yaml.SafeLoader), set())
     except (OSError, ValueError, RecursionError, OverflowError, yaml.YAMLError) as error:
         raise CiglError(f"the configuration {path} can't be read: {' '.join(str(error).split())}.") from error

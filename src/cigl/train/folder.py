@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from cigl.errors import CiglError, CiglWarning
+from cigl.extras import from_extra
 from cigl.files import LEFTOVERS, is_locked, locked, write
 from cigl.train.board import tensorboard
 from cigl.train.config import Config, resolve
@@ -73,7 +74,8 @@ class RunFolder:
     # Configuration and results
 
     def write_config(self, config: Config) -> None:
-        import yaml
+        with from_extra("cli", "runs"):
+            import yaml
 
         text = yaml.safe_dump(config.plain(), sort_keys=False)
         write(self.path / "config.yaml", text.encode())

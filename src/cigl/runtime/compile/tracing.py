@@ -48,7 +48,8 @@ def _is_asserted(frame: FrameType | None) -> bool:
     if frame is None:
         return False
     left = [each for each in dis.get_instructions(frame.f_code) if each.offset >= frame.f_lasti]
-    jump, after = [each for each in left if each.opname not in ("TO_BOOL", "NOT_TAKEN")][:2]
+    asking = ("TO_BOOL", "COMPARE_OP", "NOT_TAKEN")  # from Python 3.13 on, a comparison asks for its own truth
+    jump, after = [each for each in left if each.opname not in asking][:2]
     raises = after.opname == "LOAD_ASSERTION_ERROR" or after.argval in ("AssertionError", AssertionError)
     return "JUMP" in jump.opname and jump.opname.endswith("IF_TRUE") and raises
 

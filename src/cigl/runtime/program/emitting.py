@@ -180,7 +180,8 @@ def _(operation: op.Softmax, x: Value) -> list[Step]:
     return [Step(Kind.SOFTMAX, x, Value(x.shape))]
 
 
-@fits.register
+@fits.register(op.MaxPool)  # Python 3.10 reads no union from the annotation
+@fits.register(op.AvgPool)
 def _(operation: op.MaxPool | op.AvgPool, inputs: Sequence[Shape], output: Shape) -> bool:
     return _is_image(inputs[0])
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from importlib.machinery import EXTENSION_SUFFIXES
 from itertools import zip_longest
 from pathlib import Path
 
-import torch as torch  # first: its OpenMP is then the one that the kernels use, too
+import torch as torch  # first: the kernels are linked to no OpenMP and find torch's (setup.py)
 
 from cigl.errors import CiglError
 from cigl.runtime.program import interface
@@ -68,12 +67,11 @@ def fma_peak(seconds: float = 0.2) -> float:
 
 @functools.cache
 def _load() -> tuple[ctypes.CDLL | None, str]:
-    files = [_FOLDER / f"_kernels{suffix}" for suffix in EXTENSION_SUFFIXES]
-    file = next((file for file in files if file.exists()), None)
-    if file is None:
+    file = _FOLDER / "_kernels.so"
+    if not file.exists():
         return None, (
             "cigl was installed without its sparse kernels, so that everything runs dense: install a C++ compiler "
-            "(g++ or clang) and install cigl again."
+            "(g++ or clang), then run `pip install --force-reinstall --no-deps --no-cache-dir cigl`."
         )
     try:
         library = ctypes.CDLL(str(file))

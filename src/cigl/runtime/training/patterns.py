@@ -40,7 +40,8 @@ class Order:
         """From entries that are sorted by output."""
         wanted = -(-inputs * taps // _BLOCK)
         blocks = int(max(1, min(wanted, len(output) // (_WORTH * outputs), inputs)))
-        key, entries = output, np.arange(len(output), dtype=np.int32)
+        key: Ints = output
+        entries: Ints = np.arange(len(output), dtype=np.int32)
         if blocks > 1:
             block_of = (np.arange(inputs) * blocks // inputs).astype(np.uint16)  # numpy sorts these by radix
             block = block_of[channel]

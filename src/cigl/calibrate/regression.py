@@ -60,8 +60,10 @@ def _positive(name: str, value: float) -> float:
 
 @dataclass(frozen=True)
 class RegressionReport:
-    """Gaussian predictions against targets. ``coverage[0.9]`` is the share of targets inside the central 90 %
-    interval; ``curve`` lists (level, share of targets below that quantile); all shares would equal their levels.
+    """Gaussian predictions against targets; ``regression_report`` and ``evaluate_regression`` make it.
+
+    ``coverage[0.9]`` is the share of targets inside the central 90 % interval; ``curve`` lists (level, share of targets
+    below that quantile). For a calibrated model all shares equal their levels.
     """
 
     n: int
@@ -93,7 +95,13 @@ class RegressionReport:
 
 
 def regression_report(*, mean: Any, variance: Any, targets: Any, resamples: int = RESAMPLES) -> RegressionReport:
-    """Measure normal predictions; all three have the same shape, the first dimension being samples.
+    """The report on normal predictions. All three arguments have the same shape, the first dimension being samples.
+
+    Args:
+        mean: Of the predictions.
+        variance: Of the predictions, positive.
+        targets: What was observed.
+        resamples: Of the bootstrap.
 
     >>> g = torch.Generator().manual_seed(0)
     >>> r = regression_report(mean=torch.zeros(5000), variance=torch.ones(5000), targets=torch.randn(5000, generator=g))
@@ -138,11 +146,16 @@ def evaluate_regression(
     device: torch.device | str | None = None,
     resamples: int = RESAMPLES,
 ) -> RegressionReport:
-    """The report on the members' mean and spread, with the noise variance 1/tau added.
+    """The report on the mean and the spread of several models, with the noise variance 1/tau added.
 
-    ``members`` are draws of the weights: ``sparse.sample_posterior(20, train_loader)``, ``sparse.members(20)`` or
-    an ensemble. ``noise_precision`` is tau: ``precision(weight_decay, keep_probability, samples)``, or 1 over the
-    mean squared error on validation data.
+    Args:
+        members: Draws of the weights: ``sparse.sample_posterior(20, train_loader)``, ``sparse.members(20)`` or an
+            ensemble.
+        loader: Batches (inputs, targets), in the same order each time.
+        noise_precision: tau: ``precision(weight_decay, keep_probability, samples)``, or 1 over the mean squared error
+            on validation data.
+        device: Where to run; by default where each model is.
+        resamples: Of the bootstrap.
 
     >>> loader = [(torch.randn(16, 4), torch.randn(16, 1)) for _ in range(4)]
     >>> evaluate_regression([nn.Linear(4, 1) for _ in range(5)], loader, noise_precision=1.0).n

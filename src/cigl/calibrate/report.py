@@ -51,7 +51,15 @@ class Estimate(float):
 
 @dataclass(frozen=True)
 class Bin:
-    """One bin (low, high] of the asked-for scheme; without samples it has no confidence and no accuracy."""
+    """One bin (low, high] of confidence, a row of ``report.table``.
+
+    ``accuracy_low`` and ``accuracy_high`` are a 95 % Clopper-Pearson interval. Without samples a bin has neither
+    confidence nor accuracy.
+
+    >>> table = report(probabilities=[[0.9, 0.1]] * 4, labels=[0, 0, 0, 1], bins=10).table
+    >>> table[8].count, table[8].accuracy
+    (4, 0.75)
+    """
 
     low: float
     high: float
@@ -191,7 +199,14 @@ def in_column(value: float) -> str:
 def report(
     *, logits: Any = None, probabilities: Any = None, labels: Any, bins: int = BINS, resamples: int = RESAMPLES
 ) -> Report:
-    """Measure predictions (samples, classes) against labels. Give exactly one of logits and probabilities.
+    """The calibration report on predictions that are already there. Give exactly one of logits and probabilities.
+
+    Args:
+        logits: Of shape (samples, classes).
+        probabilities: Of shape (samples, classes); each row sums to 1.
+        labels: Class numbers from 0, of shape (samples,).
+        bins: Of the calibration errors.
+        resamples: Of the bootstrap.
 
     >>> logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
     >>> round(report(logits=logits, labels=[0, 2]).nll, 4)

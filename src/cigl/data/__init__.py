@@ -42,7 +42,16 @@ def names() -> dict[str, str]:
 
 
 def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool = True) -> Path:
-    """Fetch the dataset into the cache folder ($CIGL_DATA, else ~/.cache/cigl); nothing happens if it is there."""
+    """Fetch a dataset into the cache folder; nothing happens if it is there.
+
+    Args:
+        name: A name from ``cigl.data.names()``.
+        folder: The cache folder (default: ``$CIGL_DATA``, else ``~/.cache/cigl``).
+        progress: Show a bar.
+
+    >>> get("mnist1d").is_dir()  # generated here, not downloaded
+    True
+    """
     root = store.root(folder)
     if name in FETCHED:
         return fetch.fetch(name, FETCHED[name], root, progress)
@@ -54,7 +63,12 @@ def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool 
 
 
 def open(name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0) -> Source:
-    """The dataset, ready for use. ``seed`` is for data that is generated here.
+    """The dataset, ready for use.
+
+    Args:
+        name: A name from ``cigl.data.names()``, ``folder:PATH`` or ``package.module:function``.
+        folder: The cache folder (default: ``$CIGL_DATA``, else ``~/.cache/cigl``).
+        seed: For data that is generated here.
 
     >>> source = open("mnist1d")
     >>> source.shape, source.classes, len(source.train), len(source.test)

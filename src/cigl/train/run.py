@@ -47,10 +47,20 @@ def train(
     checkpoint_minutes: float = 10.0,
     ranks: Ranks = ONE,
 ) -> dict[str, Any]:
-    """Train in a new folder and return what ``result.json`` holds.
+    """Train in a new folder and return what ``result.json`` holds: what `cigl train` does.
 
-    ``progress(trainer, row)`` is called after every step (row None) and epoch (its metrics). ``ranks`` are those that
-    train it together: every one of them calls this function, and rank 0 writes.
+    Args:
+        config: The run; ``cigl.train.resolve({"sparsity": 0.9})`` makes one.
+        out: The run's folder. It must not have a run in it.
+        progress: ``progress(trainer, row)`` is called after every step (row None) and epoch (its metrics).
+        checkpoint_minutes: Save at least this often, besides once per epoch.
+        ranks: The processes that train it together: every one of them calls this function, and rank 0 writes.
+
+    >>> import tempfile
+    >>> config = Config(train_size=320, epochs=2, update_every=4, average_of="p*W")
+    >>> result = train(config, Path(tempfile.mkdtemp()) / "run")
+    >>> round(result["density"], 3)
+    0.2
     """
     folder = folder_of(out, ranks)
     with listening() as requests:
@@ -98,8 +108,13 @@ def resume(
 ) -> dict[str, Any]:
     """Resume the run in this folder where it was stopped or killed; a finished run is only read.
 
-    With the same ``kernels`` (None: the run's own) and number of ``ranks`` it ends with the same bits as if it had
-    never stopped.
+    Args:
+        out: The run's folder.
+        progress: As for ``train``.
+        checkpoint_minutes: As for ``train``.
+        kernels: "auto", "sparse" or "masked" (None: the run's own).
+        ranks: As for ``train``. With the same kernels and number of ranks a run ends with the same bits as if it had
+            never stopped.
     """
     folder = folder_of(out, ranks)
     config = folder.read_config()
@@ -278,7 +293,14 @@ def _pilot_temperature(
 def evaluate_run(
     out: Path | str, *, split: str = "test", temperature: bool = False, masks: int | None = None
 ) -> Report:
-    """The calibration report of a finished run, on any of its splits."""
+    """The calibration report of a finished run.
+
+    Args:
+        out: The run's folder.
+        split: Of the data: "test", "validation" or "train".
+        temperature: With the run's temperature.
+        masks: Average the predictions of so many random masks.
+    """
     folder = RunFolder(out)
     config = folder.read_config()
     if not folder.is_finished:

@@ -12,6 +12,8 @@ Commands that train get a small budget, ``BUDGET``, added at the end of their co
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 import re
 import shlex
 import sys
@@ -74,6 +76,7 @@ class Reader:
 
     def __init__(self, prelude: str = ""):
         self._prelude = prelude
+        self._printed: str | None = None
         self._names = self._fresh()
 
     def _fresh(self) -> dict[str, Any]:
@@ -82,18 +85,31 @@ class Reader:
         return names
 
     def run(self, block: Block) -> None:
+        """Runs a block. A block of text that follows Python is what that has printed, up to its numbers."""
+        printed, self._printed = self._printed, None
         if found := _FILE.match(block.text):
             Path(found[1]).write_text(block.text)
             sys.modules.pop(Path(found[1]).stem, None)
         if block.language == "python":
             if block.mark == "alone":
                 self._names = self._fresh()
-            exec(compile("\n" * (block.line - 1) + block.text, block.page, "exec"), self._names)
+            output = io.StringIO()
+            with contextlib.redirect_stdout(output):
+                exec(compile("\n" * (block.line - 1) + block.text, block.page, "exec"), self._names)
+            self._printed = output.getvalue()
         elif block.language == "sh":
             for words in commands(block.text):
                 run_command(words)
+        elif block.language == "text" and printed is not None:
+            assert _shape(printed) == _shape(block.text), f"{block} should be\n{printed}"
         else:
             parse(block)
+
+
+def _shape(output: str) -> list[str]:
+    """The first word of each line; numbers differ between machines."""
+    words = [(line.split() or [""])[0] for line in output.strip().splitlines()]
+    return [re.sub(r"\d+", "#", word) for word in words]
 
 
 def parse(block: Block) -> None:

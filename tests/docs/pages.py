@@ -28,7 +28,8 @@ from cigl.cli import app
 from cigl.train.config import KEYS
 
 ROOT = Path(__file__).parents[2]
-PAGES = {path.relative_to(ROOT).as_posix(): path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+_PATHS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = {path.relative_to(ROOT).as_posix(): path for path in _PATHS}
 LANGUAGES = {"python", "sh", "yaml", "json", "text", "math"}
 _FENCE = re.compile(r"(?:^<!-- test: (?P<mark>[^\n]*?) -->\n+)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
 _FILE = re.compile(r"# ([\w-]+\.(?:py|yaml))\n")

@@ -49,7 +49,9 @@ regression_train = regression_test = DataLoader(numbers, batch_size=50)
 regression = trained(torch.nn.Linear(20, 1), regression_train, torch.nn.functional.mse_loss)
 """
 
-TRAINERS = LOADERS + """
+TRAINERS = (
+    LOADERS
+    + """
 from accelerate.state import AcceleratorState
 
 AcceleratorState._reset_state(reset_partial_state=True)
@@ -57,6 +59,7 @@ loader = DataLoader(TensorDataset(inputs[:40], labels[:40]), batch_size=5)
 ids = torch.randint(0, 1000, (40, 8))
 train = [{"input_ids": row, "labels": row[0] % 2} for row in ids]
 """
+)
 
 PRELUDES = {
     "docs/trainers.md": TRAINERS,

@@ -49,7 +49,7 @@ def mixup(
     smoothing: float = 0.0,
     generator: np.random.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Mixup (Zhang et al. 2018): each input and its label row mixed with another of the batch, by one Beta(alpha, alpha).
+    """Mixup (Zhang et al. 2018): each input and its label row mixed with another, by one draw of Beta(alpha, alpha).
 
     Args:
         inputs: A batch of floating-point inputs.

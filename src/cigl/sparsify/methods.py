@@ -34,8 +34,8 @@ from cigl.sparsify.schedule import CycleTimetable, Decay, Rise, Timetable, const
 class Method:
     """A static random mask: what the other methods start from.
 
-    A method is a frozen dataclass. ``cigl.method(name, **fields)`` changes fields; a subclass with a score of its own is
-    a method of your own.
+    A method is a frozen dataclass. ``cigl.method(name, **fields)`` changes fields; a subclass with its own score is a
+    method of your own.
 
     Args:
         name: What it is called in tables and files.

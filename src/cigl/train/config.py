@@ -234,7 +234,7 @@ _preset(
 def resolve(
     flags: Mapping[str, Any] | None = None, file: Path | str | None = None, preset: str | None = None
 ) -> Config:
-    """A configuration from several sources: flags win over the file, the file over the preset, the preset over defaults.
+    """A configuration from several sources: flags win over the file, the file over the preset, that over the defaults.
 
     Args:
         flags: Keys and values.

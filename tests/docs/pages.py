@@ -35,7 +35,7 @@ _FENCE = re.compile(r"(?:^<!-- test: (?P<mark>[^\n]*?) -->\n+)?^```(?P<language>
 _FILE = re.compile(r"# ([\w-]+\.(?:py|yaml))\n")
 
 BUDGET = {
-    "train": [("--train-size", "320"), ("--epochs", "2"), ("--update-every", "4"), ("--quiet",)],
+    "train": [("--train-size", "320"), ("--epochs", "20"), ("--update-every", "4"), ("--quiet",)],
     "study run": [("--seeds", "1"), ("--set", "train_size=320"), ("--set", "epochs=2"), ("--set", "update_every=4")],
 }
 
@@ -101,7 +101,7 @@ class Reader:
         elif block.language == "sh":
             for words in commands(block.text):
                 run_command(words)
-        elif block.language == "text" and printed is not None:
+        elif block.language == "text" and printed:
             assert _shape(printed) == _shape(block.text), f"{block} should be\n{printed}"
         else:
             parse(block)

@@ -61,7 +61,40 @@ train = [{"input_ids": row, "labels": row[0] % 2} for row in ids]
 """
 )
 
+IMAGES = """
+import pathlib
+
+import torch
+import cigl
+from PIL import Image
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(), torch.nn.Linear(48, 2)).eval()
+x = torch.rand(4, 3, 224, 224)
+preprocessing = cigl.Preprocessing(224, mean=(0.5,) * 3, std=(0.25,) * 3)
+cigl.save(model, "model.cigl", classes=["cat", "dog"], preprocessing=preprocessing)
+pathlib.Path("photos").mkdir(exist_ok=True)
+for path in ("cat.jpg", "photos/dog.png"):
+    Image.new("RGB", (300, 200), (120, 60, 20)).save(path)
+"""
+
+DEPLOYMENT = (
+    IMAGES
+    + """
+from transformers import BertConfig, BertForSequenceClassification
+
+config = BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64)
+bert = BertForSequenceClassification(config).eval()
+batch, other_batch = (
+    {"input_ids": torch.randint(0, 100, shape), "attention_mask": torch.ones(shape, dtype=torch.long)}
+    for shape in ((2, 8), (3, 11))
+)
+"""
+)
+
 PRELUDES = {
+    "docs/format.md": IMAGES,
+    "docs/runtime.md": DEPLOYMENT,
     "docs/trainers.md": TRAINERS,
     "docs/calibration.md": CALIBRATION,
     "README.md": LOADERS,

@@ -101,7 +101,7 @@ def _layer_engine(layer: nn.Module, plan: dict[str, Any] | None) -> SparseInfere
 
 
 class SparseInference(nn.Module):
-    """What ``cigl.sparse_inference`` and ``cigl.load`` return. Call it like the model; several threads may do so at once.
+    """What ``cigl.sparse_inference`` and ``cigl.load`` return. Call it like the model, also from several threads.
 
     >>> fast = sparse_inference(nn.Linear(8, 4))
     >>> outputs = fast(torch.ones(2, 8))

@@ -28,7 +28,11 @@ def launch(scenarios: list[str], ranks: int, folder: Path) -> None:
         subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         for command in commands
     ]
-    errors = [worker.communicate(timeout=600)[1] for worker in workers]
+    try:
+        errors = [worker.communicate(timeout=600)[1] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()  # nothing happens to one that has ended
     assert [worker.returncode for worker in workers] == [0] * ranks, "\n".join(e[-2000:] for e in errors)
 
 

@@ -11,8 +11,8 @@ from cigl.report.charts import WIDTH, At, panels, point, svg
 from cigl.report.figure_data import ReliabilityData
 from cigl.report.svg import Scale, element, label, path, ticks
 
-_LEFT, _RIGHT = 46.0, WIDTH - 10.0
-_HIGH, _LOW = 8.0, 258.0  # of the diagram
+_LEFT, _RIGHT = 46.0, WIDTH - 14.0
+_HIGH, _LOW = 24.0, 258.0  # of the diagram
 _FIRST, _LAST, _HEIGHT = 272.0, 326.0, 368.0  # of the histogram below it
 
 
@@ -26,7 +26,9 @@ def diagrams(reports: Mapping[str, Report], at: At) -> str:
     for number, (title, report) in enumerate(reports.items()):
         shown = prepare_reliability_diagram(report)
         ece = report.ece
-        aside = f"ECE {ece:.3f} [{ece.low:.3f}, {ece.high:.3f}], accuracy {100 * report.accuracy:.1f} %"
+        aside = (
+            f"ECE {100 * ece:.1f} % [{100 * ece.low:.1f}, {100 * ece.high:.1f}], accuracy {100 * report.accuracy:.1f} %"
+        )
         drawn.append((title, aside, _diagram(shown, f"{at.name}--hatch-{number}")))
     return panels(drawn, at)
 
@@ -46,10 +48,10 @@ def _diagram(shown: Mapping[str, Any], hatch: str) -> str:
     parts.append(element("path", d=path([(_LEFT, _LOW), (_RIGHT, _HIGH)]), class_="perfect"))
     for y in (_LOW, _LAST):
         parts.append(element("path", d=path([(_LEFT, y), (_RIGHT, y)]), class_="axis"))
-    parts.append(label(_LEFT - 6, _FIRST + 9, f"{ticks(0, most, 2)[-1]:,.0f}", "end"))
-    parts.append(
-        label(_LEFT + 8, _HIGH + 16, "accuracy (%)", "start") + label(_LEFT + 8, _FIRST + 9, "samples", "start")
-    )
+    tick = ticks(0, most, 2)[-1]
+    parts.append(label(_LEFT - 6, count(tick) + 4.5, f"{tick:,.0f}", "end"))
+    names = ((_HIGH - 12, "accuracy (%)"), (_FIRST + 9, "samples"))
+    parts += [label(_LEFT + 4, y, name, "start") for y, name in names]
     parts.append(label((_LEFT + _RIGHT) / 2, _HEIGHT - 8, "confidence (%)"))
     return svg(*parts, height=_HEIGHT)
 

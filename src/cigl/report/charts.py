@@ -135,9 +135,12 @@ def _line(line: Line, panel: Panel, data: LinesData, style: Look, to: tuple[Scal
             parts.append(element("path", d=path(band, closed=True), class_="band"))
         parts.append(stroke(style, places, 2.2 if bold else 1.4))
     for i, (x, y) in enumerate(places):
-        bar = element("path", d=path([(x, up(line.low[i])), (x, up(line.high[i]))]), class_="whisker")
+        drawn = [marker(style, x, y)]
+        if not bold or len(places) == 1:  # where there is no band
+            bar = path([(x, up(line.low[i])), (x, up(line.high[i]))])
+            drawn.insert(0, element("path", d=bar, class_="whisker"))
         runs = at.runs(line.method, line.sparsity[i])
-        parts.append(point(tip(line, i, panel), bar, marker(style, x, y), runs=runs, x=x, y=y))
+        parts.append(point(tip(line, i, panel), *drawn, runs=runs, x=x, y=y))
     return element("g", *parts, class_=f"c-{style.color}")
 
 

@@ -170,7 +170,7 @@ class Figure:
     name: str
     title: str
     setting: str
-    finding: str
+    finding: tuple[str, ...]  # what there is to see, a sentence each
     note: str  # how it is to be read
     data: Any
     plot: Callable[[Path], None]
@@ -178,11 +178,11 @@ class Figure:
 
     @property
     def caption(self) -> str:
-        return " ".join(filter(None, [self.finding, self.note]))
+        return " ".join(filter(None, [*self.finding, self.note]))
 
 
-def _no_finding(evidence: Evidence, setting: str, data: Any) -> str:
-    return ""
+def _no_finding(evidence: Evidence, setting: str, data: Any) -> list[str]:
+    return []
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class Kind(Generic[Data]):
     plot: Callable[[Data, Path], None]
     chart: Callable[[Data, charts.At], str]
     note: Callable[[Evidence, str, Data], str]
-    finding: Callable[[Evidence, str, Data], str] = _no_finding
+    finding: Callable[[Evidence, str, Data], list[str]] = _no_finding
 
     def make(self, name: str, evidence: Evidence, setting: str) -> Figure | None:
         """None where finished runs have nothing to show yet."""
@@ -203,7 +203,7 @@ class Kind(Generic[Data]):
         if data.is_empty:
             return None
         title = f"{self.title}, {evidence.title(setting)}"
-        finding, note = (say(evidence, setting, data) for say in (self.finding, self.note))
+        finding, note = tuple(self.finding(evidence, setting, data)), self.note(evidence, setting, data)
         plot, chart = partial(self.plot, data), partial(self.chart, data)
         return Figure(f"{name}-{setting}", title, setting, finding, note, data, plot, chart)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from cigl.report.comparisons import change, relative
 from cigl.report.evidence import Evidence
-from cigl.report.figure_data import LinesData, MasksData, Panel, PolygonsData
+from cigl.report.figure_data import LinesData, MasksData, Panel, Polygon, PolygonsData
 from cigl.report.metrics import ACCURACY, ECE
 from cigl.report.recognise import of_kind
 from cigl.report.statistics import OverSeeds, difference
@@ -61,21 +61,21 @@ def compare(evidence: Evidence, setting: str, method: str, scaled: bool = False)
     return found
 
 
-def of_lines(evidence: Evidence, setting: str, data: LinesData) -> str:
+def of_lines(evidence: Evidence, setting: str, data: LinesData) -> list[str]:
     """CigL against the reference; where there is no CigL, all methods; where nothing compares, the numbers."""
     study = evidence.study
     methods = of_kind(study, "cigl") or [line.method for line in data.panels[0].lines]
     return _compared(evidence, setting, methods) or _levels(data)
 
 
-def of_parts(evidence: Evidence, setting: str, data: LinesData) -> str:
+def of_parts(evidence: Evidence, setting: str, data: LinesData) -> list[str]:
     """Every method that is shown, against the reference."""
     return _compared(evidence, setting, [line.method for line in data.panels[0].lines]) or _levels(data)
 
 
-def _compared(evidence: Evidence, setting: str, methods: Sequence[str]) -> str:
+def _compared(evidence: Evidence, setting: str, methods: Sequence[str]) -> list[str]:
     others = [method for method in methods if method != evidence.study.reference]
-    return " ".join(filter(None, (against_reference(evidence, setting, method) for method in others)))
+    return list(filter(None, (against_reference(evidence, setting, method) for method in others)))
 
 
 def against_reference(evidence: Evidence, setting: str, method: str) -> str:
@@ -84,11 +84,11 @@ def against_reference(evidence: Evidence, setting: str, method: str) -> str:
     groups: dict[str, list[Comparison]] = {}
     for one in compare(evidence, setting, method):
         groups.setdefault(one.verdict(reference), []).append(one)
-    clauses = []
+    clauses: list[str] = []
     for verdict, found in groups.items():
         ece = span([100 * one.share for one in found], "{:+.0f}")
         accuracy = span([100 * one.accuracy.value for one in found], "{:+.1f}")
-        seeds = span([one.ece.seeds for one in found], "{}") + (" seed" if found[0].ece.seeds == 1 else " seeds")
+        seeds = _seeds([one.ece for one in found])
         who = "it" if clauses else label
         clauses.append(
             f"at {percents([one.sparsity for one in found])} sparsity {who} is {verdict} (ECE {ece} %, accuracy "
@@ -98,42 +98,59 @@ def against_reference(evidence: Evidence, setting: str, method: str) -> str:
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
-def of_scaled(evidence: Evidence, setting: str, data: LinesData) -> str:
+def of_scaled(evidence: Evidence, setting: str, data: LinesData) -> list[str]:
     """The same after temperature scaling, which changes no accuracy; in one sentence per method."""
     study, sentences = evidence.study, []
     for method in of_kind(study, "cigl") or list(study.methods):
         found = [] if method == study.reference else compare(evidence, setting, method, scaled=True)
         if found:
-            reference = study.label(study.reference)
-            sentences.append(
-                f"After temperature scaling of both, {_significant([one.ece for one in found])}, comparing "
-                f"{study.label(method)} with {reference}."
-            )
-    return " ".join(sentences) or _levels(data)
+            who, than = study.label(method), study.label(study.reference)
+            said = _significant(who, than, [one.ece for one in found], [one.accuracy for one in found])
+            sentences.append(f"After temperature scaling of both, {said}.")
+    return sentences or _levels(data)
 
 
-def of_calibrators(evidence: Evidence, setting: str, data: PolygonsData) -> str:
+def of_calibrators(evidence: Evidence, setting: str, data: PolygonsData) -> list[str]:
     sentences = []
     for panel in data.panels:
-        found = []
-        for sparsity in panel.sparsity:
-            ours = evidence.numbers(setting, panel.cigl.method, sparsity, ECE, False)
-            theirs = evidence.numbers(setting, panel.other.method, sparsity, ECE, panel.scaled)
-            found.append(difference(ours, theirs))
-        known = [one for one in found if one is not None]
-        sentences.append(f"{panel.cigl.label} compared with {panel.other.label}: {_significant(known)}.")
-    return " ".join(sentences)
+        ece, accuracy = (
+            [_between(evidence, setting, panel, sparsity, metric) for sparsity in panel.sparsity]
+            for metric in (ECE, ACCURACY)
+        )
+        known = [[one for one in found if one is not None] for found in (ece, accuracy)]
+        if all(known):
+            sentences.append(_significant(panel.cigl.label, panel.other.label, *known) + ".")
+    return sentences
 
 
-def _significant(found: Sequence[OverSeeds]) -> str:
-    lower, higher = (sum(sign(one) == wanted for one in found) for wanted in (-1, 1))
-    return (
-        f"the ECE is significantly lower at {lower} and significantly higher at {higher} of "
-        f"{count(len(found), 'sparsity', 'sparsities')}"
+def _between(evidence: Evidence, setting: str, panel: Polygon, sparsity: float, metric: str) -> OverSeeds | None:
+    ours = evidence.numbers(setting, panel.cigl.method, sparsity, metric, False)
+    return difference(ours, evidence.numbers(setting, panel.other.method, sparsity, metric, panel.scaled))
+
+
+def _significant(who: str, than: str, ece: Sequence[OverSeeds], accuracy: Sequence[OverSeeds]) -> str:
+    """At how many sparsities an ECE is lower or higher; with the difference in accuracy, which goes with it."""
+    several = len(ece) > 1
+    of = f"of {count(len(ece), 'sparsity', 'sparsities')}"
+    numbers = {word: sum(sign(one) == wanted for one in ece) for word, wanted in (("lower", -1), ("higher", 1))}
+    found = [
+        f"significantly {word} than that of {than}" + (f" at {number} {of}" if several else "")
+        for word, number in numbers.items()
+        if number
+    ]
+    said = " and ".join(found) or f"not significantly different from that of {than}" + (
+        f" at any {of}" if several else ""
     )
+    points = span([100 * one.value for one in accuracy], "{:+.1f}")
+    return f"{who}'s ECE is {said} (accuracy {points} points; {_seeds(ece)})"
 
 
-def of_turns(evidence: Evidence, setting: str, data: LinesData) -> str:
+def _seeds(found: Sequence[OverSeeds]) -> str:
+    numbers = [one.seeds for one in found]
+    return "1 seed, so for these networks only" if max(numbers) == 1 else f"{span(numbers, '{}')} seeds"
+
+
+def of_turns(evidence: Evidence, setting: str, data: LinesData) -> list[str]:
     """Where the ECE turns on the way from dense to sparse."""
     parts = []
     for line in data.panels[0].lines:
@@ -143,25 +160,25 @@ def of_turns(evidence: Evidence, setting: str, data: LinesData) -> str:
         steps = [f"{line.mean[i]:.3f} at {percent(line.sparsity[i])}" for i in ends]
         turns = "no turn in between" if len(ends) == 2 else count(len(ends) - 2, "turn")
         parts.append(f"{line.label}'s ECE goes from {', to '.join(steps)} sparsity ({turns}).")
-    return " ".join(parts) or _levels(data)
+    return parts or _levels(data)
 
 
-def of_masks(evidence: Evidence, setting: str, data: MasksData) -> str:
+def of_masks(evidence: Evidence, setting: str, data: MasksData) -> list[str]:
     parts = []
     for line in data.lines:
         drops = [f"{signed(-drop, 2)} at {percent(s)}" for s, drop in zip(line.sparsity, line.drop.mean, strict=True)]
         parts.append(f"{line.label}: under random masks accuracy changes by {', '.join(drops)} (points).")
-    return " ".join(parts)
+    return parts
 
 
-def _levels(data: LinesData) -> str:
+def _levels(data: LinesData) -> list[str]:
     """Where there is nothing to compare with: what was measured."""
     parts = []
     first, second = data.panels[:2]
     for line in first.lines:
         shown = [_range(panel, line.method) for panel in (first, second)]
         parts.append(f"{line.label}: {', '.join(filter(None, shown))}.")
-    return " ".join(parts)
+    return parts
 
 
 def _range(panel: Panel, method: str) -> str:

@@ -67,8 +67,7 @@ def _opening(section: Section, named: bool) -> str:
         sentences.append(f"Preliminary: {len(evidence.runs)} of {count(total, 'run')} are finished.")
     several = len(evidence.settings) > 1
     for figure in section.figures:
-        if figure.finding:
-            sentences.append(f"{figure.setting}: {figure.finding}" if several else figure.finding)
+        sentences += [f"{figure.setting}: {sentence}" if several else sentence for sentence in figure.finding]
     rows = "".join(f"<li>{_text(sentence)}</li>" for sentence in dict.fromkeys(sentences))
     name = f'<a href="#{section.name}">{_text(study.name)}</a>. ' if named else ""
     about = f"<p>{name}{_text(_sentence(study.about))}</p>" if name or study.about else ""

@@ -21,7 +21,7 @@ def differing(value, clear):
     return OverSeeds(3, value, 0.0, 0.0, 0.0, value - half, value + half)
 
 
-@pytest.mark.parametrize(("ece", "accuracy"), itertools.product((-1, 0, 1), repeat=2))
+@pytest.mark.parametrize(("ece", "accuracy"), list(itertools.product((-1, 0, 1), repeat=2)))
 def test_a_verdict_names_every_significant_change_and_no_other(ece, accuracy):
     changes = [differing(0.02 * (sign or 1), clear=sign != 0) for sign in (ece, accuracy)]
     words = Comparison(0.9, *changes, 0.1).verdict("RigL")

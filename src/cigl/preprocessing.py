@@ -49,6 +49,7 @@ class Preprocessing:
         crop: The share that is kept of the largest centred rectangle of that shape.
         interpolation: "bilinear" or "bicubic". Resizing averages over the pixels that are merged, as Pillow does.
 
+    >>> from cigl import Preprocessing
     >>> Preprocessing(224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop=0.875).shape
     (3, 224, 224)
     """

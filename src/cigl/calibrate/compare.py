@@ -22,6 +22,7 @@ class Difference:
 
     ``wrong_sign`` is the probability that the sign of the true difference is not the one shown.
 
+    >>> from cigl.calibrate import Difference
     >>> Difference("nll", a=0.5, b=0.7, difference=-0.2, low=-0.3, high=-0.1, wrong_sign=0.0).better
     'a'
     """
@@ -50,6 +51,7 @@ class Difference:
 class Comparison:
     """What ``cigl.compare`` returns; print it, or look up a difference by name.
 
+    >>> from cigl import compare
     >>> from cigl.calibrate import report
     >>> one = report(probabilities=[[0.8, 0.2], [0.2, 0.8]] * 50, labels=[0, 1] * 50)
     >>> compare(one, one)["ece"].difference
@@ -91,6 +93,7 @@ def compare(a: Report, b: Report) -> Comparison:
     reports' own corrected intervals (MOVER, Zou & Donner 2008). In simulations it covers at least 90 %
     (docs/calibration.md); mostly it is wider than it need be.
 
+    >>> from cigl import compare
     >>> from cigl.calibrate.report import report
     >>> labels = [0, 1] * 50
     >>> good = report(probabilities=[[0.8, 0.2], [0.2, 0.8]] * 50, labels=labels)

@@ -36,6 +36,8 @@ def corrupt(images: Tensor, kind: str, severity: int, seed: int = 0, first: int 
             or torch's global generator.
         first: The number of the first image.
 
+    >>> import torch
+    >>> from cigl.calibrate import corrupt
     >>> corrupt(torch.rand(8, 3, 32, 32), "haze", 3).shape
     torch.Size([8, 3, 32, 32])
     """

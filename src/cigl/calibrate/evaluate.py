@@ -35,15 +35,18 @@ def evaluate(
     Args:
         model: The model. Afterwards it is on the device and in the mode it was before.
         loader: Batches (inputs, labels), or mappings with ``labels``, of which the rest goes to the model by name.
-        bins: Of the calibration errors.
+        bins: How many bins the calibration errors have.
         device: Where to run; by default where the model is.
         members: Average predictions: a list of models in place of ``model`` (which may then be None), or how many
             times to run ``model`` with its dropout layers on.
-        resamples: Of the bootstrap.
+        resamples: How many resamples the bootstrap draws.
 
     Returns:
         A ``Report``: print it, or read ``report.accuracy``, ``report.ece.low`` and so on.
 
+    >>> import torch
+    >>> from torch import nn
+    >>> from cigl import evaluate
     >>> loader = [(torch.randn(8, 4), torch.randint(0, 3, (8,))) for _ in range(5)]
     >>> evaluate(nn.Linear(4, 3), loader).n
     40
@@ -85,6 +88,9 @@ def predict(model: nn.Module, loader: Iterable[Any], device: torch.device | str 
         loader: As for ``cigl.evaluate``.
         device: Where to run; by default where the model is.
 
+    >>> import torch
+    >>> from torch import nn
+    >>> from cigl.calibrate import predict
     >>> logits, labels = predict(nn.Linear(4, 3), [(torch.randn(8, 4), torch.zeros(8, dtype=torch.long))])
     >>> logits.shape, labels.shape
     (torch.Size([8, 3]), torch.Size([8]))

@@ -32,6 +32,7 @@ def weight_decay(precision: float, keep_probability: float, samples: int) -> flo
     per layer, p the probability of keeping a weight. torch adds ``weight_decay * W`` to the gradient, which is
     that of weight_decay/2 |W|^2: twice lambda. For a loss without the half (``mse_loss``), double it.
 
+    >>> from cigl.calibrate import weight_decay
     >>> weight_decay(precision=10.0, keep_probability=0.9, samples=900)
     0.0001
     """
@@ -43,6 +44,7 @@ def weight_decay(precision: float, keep_probability: float, samples: int) -> flo
 def precision(weight_decay: float, keep_probability: float, samples: int) -> float:
     """The precision tau that a layer's ``weight_decay`` stands for: the inverse of ``weight_decay``.
 
+    >>> from cigl.calibrate import precision
     >>> round(precision(weight_decay=1e-4, keep_probability=0.9, samples=900), 9)
     10.0
     """
@@ -101,8 +103,10 @@ def regression_report(*, mean: Any, variance: Any, targets: Any, resamples: int 
         mean: Of the predictions.
         variance: Of the predictions, positive.
         targets: What was observed.
-        resamples: Of the bootstrap.
+        resamples: How many resamples the bootstrap draws.
 
+    >>> import torch
+    >>> from cigl.calibrate import regression_report
     >>> g = torch.Generator().manual_seed(0)
     >>> r = regression_report(mean=torch.zeros(5000), variance=torch.ones(5000), targets=torch.randn(5000, generator=g))
     >>> r.coverage[0.9].low < 0.9 < r.coverage[0.9].high
@@ -155,8 +159,11 @@ def evaluate_regression(
         noise_precision: tau: ``precision(weight_decay, keep_probability, samples)``, or 1 over the mean squared error
             on validation data.
         device: Where to run; by default where each model is.
-        resamples: Of the bootstrap.
+        resamples: How many resamples the bootstrap draws.
 
+    >>> import torch
+    >>> from torch import nn
+    >>> from cigl.calibrate import evaluate_regression
     >>> loader = [(torch.randn(16, 4), torch.randn(16, 1)) for _ in range(4)]
     >>> evaluate_regression([nn.Linear(4, 1) for _ in range(5)], loader, noise_precision=1.0).n
     64

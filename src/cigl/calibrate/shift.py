@@ -79,6 +79,9 @@ def under_shift(
         members: As for ``cigl.evaluate``.
         resamples: As for ``cigl.evaluate``.
 
+    >>> import torch
+    >>> from torch import nn
+    >>> from cigl.calibrate import under_shift
     >>> loader = [(torch.rand(8, 1, 8, 8), torch.randint(0, 3, (8,))) for _ in range(2)]
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     >>> shift = under_shift(model, loader, kinds=["noise"], severities=[1, 5], resamples=50)

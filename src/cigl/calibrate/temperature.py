@@ -25,6 +25,8 @@ class Temperature:
 
     ``clamped`` says that no finite temperature is best, and ``value`` is the limit.
 
+    >>> import torch
+    >>> from cigl.calibrate import fit_temperature
     >>> fit_temperature(logits=torch.tensor([[4.0, 0.0]] * 4), labels=[0, 0, 0, 0]).clamped
     True
     """
@@ -46,6 +48,8 @@ def fit_temperature(*, logits: Any, labels: Any) -> Temperature:
         logits: Of held-out data, (samples, classes). Logits of -inf rule out a class that is never a label.
         labels: Class numbers from 0.
 
+    >>> import torch
+    >>> from cigl.calibrate import fit_temperature
     >>> logits = torch.tensor([[4.0, 0.0]] * 4)
     >>> t = fit_temperature(logits=logits, labels=torch.tensor([0, 0, 0, 1]))  # 3 of 4: logit log(3)
     >>> round(t.value, 4), t.clamped
@@ -124,6 +128,9 @@ def _nll(ahead: Tensor, temperature: float) -> float:
 class TemperatureScaled(nn.Module):
     """A model whose logits are divided by a temperature; saved and moved with it.
 
+    >>> import torch
+    >>> from torch import nn
+    >>> from cigl.calibrate import TemperatureScaled
     >>> model = TemperatureScaled(nn.Linear(4, 3), 2.0)
     >>> x = torch.randn(2, 4)
     >>> bool(torch.equal(model(x), model.model(x) / 2))
@@ -178,8 +185,10 @@ def split_and_scale(*, logits: Any, labels: Any, share: float = 0.2, seed: int =
         labels: Class numbers from 0.
         share: Of the samples, to fit on.
         seed: Of the split.
-        bins: Of the calibration errors.
+        bins: How many bins the calibration errors have.
 
+    >>> import torch
+    >>> from cigl.calibrate import split_and_scale
     >>> z = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
     >>> held_out = split_and_scale(logits=z, labels=z.argmax(1))
     >>> held_out.fitted_on, held_out.after.n

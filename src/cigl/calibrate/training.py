@@ -23,6 +23,8 @@ def smooth_labels(labels: Tensor, classes: int, smoothing: float = 0.1) -> Tenso
         classes: How many there are.
         smoothing: The share of the uniform row, from 0 to below 1.
 
+    >>> import torch
+    >>> from cigl.calibrate import smooth_labels
     >>> smooth_labels(torch.tensor([0]), classes=4, smoothing=0.2)
     tensor([[0.8500, 0.0500, 0.0500, 0.0500]])
     """
@@ -62,6 +64,9 @@ def mixup(
     Returns:
         The mixed inputs, and rows of probabilities that ``torch.nn.functional.cross_entropy`` takes as targets.
 
+    >>> import torch
+    >>> import torch.nn.functional as F
+    >>> from cigl.calibrate import mixup
     >>> x, target = mixup(torch.randn(8, 3), torch.arange(8) % 4, classes=4)
     >>> loss = F.cross_entropy(torch.zeros(8, 4), target)
     >>> x.shape, round(loss.item(), 4)

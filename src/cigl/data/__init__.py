@@ -35,7 +35,8 @@ _OWN = {
 def names() -> dict[str, str]:
     """All datasets, each with one line about it.
 
-    >>> list(names())[:3]
+    >>> import cigl
+    >>> list(cigl.data.names())[:3]
     ['mnist1d', 'mnist', 'fashion-mnist']
     """
     return {name: entry.line for table in (GENERATED, FETCHED, STREAMED) for name, entry in table.items()} | _OWN
@@ -49,7 +50,8 @@ def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool 
         folder: The cache folder (default: ``$CIGL_DATA``, else ``~/.cache/cigl``).
         progress: Show a bar.
 
-    >>> get("mnist1d").is_dir()  # generated here, not downloaded
+    >>> import cigl
+    >>> cigl.data.get("mnist1d").is_dir()  # generated here, not downloaded
     True
     """
     root = store.root(folder)
@@ -70,7 +72,8 @@ def open(name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0)
         folder: The cache folder (default: ``$CIGL_DATA``, else ``~/.cache/cigl``).
         seed: For data that is generated here.
 
-    >>> source = open("mnist1d")
+    >>> import cigl
+    >>> source = cigl.data.open("mnist1d")
     >>> source.shape, source.classes, len(source.train), len(source.test)
     ((40,), 10, 4000, 10000)
     """

@@ -35,6 +35,8 @@ def from_tensors(
         class_names: In the order of their numbers.
         preprocessing: How the inputs were made from images, so that `cigl predict` can make more of them.
 
+    >>> import torch
+    >>> from cigl.data import from_tensors
     >>> source = from_tensors(torch.randn(100, 8), torch.arange(100) % 3, torch.randn(30, 8), torch.arange(30) % 3)
     >>> source.classes, source.shape, len(source.train), len(source.test)
     (3, (8,), 100, 30)

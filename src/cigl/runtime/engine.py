@@ -60,6 +60,9 @@ def sparse_inference(
             can't trace, as those of Transformers; sizes may differ from the examples' as far as the model doesn't
             depend on them. What neither can read runs in torch, with each sparse layer on its own kernels.
 
+    >>> import torch
+    >>> from torch import nn
+    >>> from cigl import sparse_inference
     >>> fast = sparse_inference(nn.Sequential(nn.Linear(8, 4), nn.ReLU()))
     >>> fast(torch.ones(2, 8)).shape
     torch.Size([2, 4])
@@ -103,6 +106,9 @@ def _layer_engine(layer: nn.Module, plan: dict[str, Any] | None) -> SparseInfere
 class SparseInference(nn.Module):
     """What ``cigl.sparse_inference`` and ``cigl.load`` return. Call it like the model, also from several threads.
 
+    >>> import torch
+    >>> from torch import nn
+    >>> from cigl import sparse_inference
     >>> fast = sparse_inference(nn.Linear(8, 4))
     >>> outputs = fast(torch.ones(2, 8))
     >>> [unit["runs"] in ("sparse", "dense") for unit in fast.plan()["shapes"][0]["units"]]

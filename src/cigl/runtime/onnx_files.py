@@ -52,6 +52,10 @@ def export_onnx(
         classes: Their names, in the order of their numbers.
         preprocessing: How an image becomes an input.
 
+    >>> import os
+    >>> import torch
+    >>> from torch import nn
+    >>> from cigl import export_onnx
     >>> import tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "model.onnx")
     >>> export_onnx(nn.Linear(4, 3), path, example_inputs=(torch.randn(2, 4),), temperature=1.3)

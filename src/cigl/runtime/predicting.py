@@ -26,6 +26,8 @@ class Predictions:
 
     ``probabilities`` has those of all classes, (images, classes); ``classes`` their names.
 
+    >>> import torch
+    >>> from cigl.runtime import Predictions
     >>> found = Predictions.of(torch.tensor([[0.7, 0.2, 0.1]]), ["cat", "dog", "deer"])
     >>> found.labels, [name for name, probability in found.top(2)[0]]
     (['cat'], ['cat', 'dog'])
@@ -72,6 +74,10 @@ def predict(
         classes: Their names, in the order of their numbers.
         preprocessing: How an image becomes an input.
 
+    >>> import numpy as np
+    >>> from torch import nn
+    >>> from cigl import Preprocessing
+    >>> from cigl.runtime import predict
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 2)).eval()
     >>> photo = np.zeros((100, 60, 3), dtype=np.uint8)
     >>> found = predict(model, [photo, photo], classes=["cat", "dog"], preprocessing=Preprocessing(8, [0] * 3, [1] * 3))

@@ -62,6 +62,10 @@ def save(
         classes: The names of the classes, in the order of their numbers.
         preprocessing: How an image becomes an input, for ``fast.predict`` and `cigl predict`.
 
+    >>> import os
+    >>> import torch
+    >>> from torch import nn
+    >>> from cigl import load, save
     >>> import tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "model.cigl")
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
@@ -125,6 +129,10 @@ def load(
         calibrated: Divide the logits by the file's temperature, if it has one.
         example_inputs: With ``into``, as for ``sparse_inference``.
 
+    >>> import os
+    >>> import torch
+    >>> from torch import nn
+    >>> from cigl import load, save
     >>> import tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "model.cigl")
     >>> save(nn.Linear(4, 3), path, temperature=2.0)
@@ -183,6 +191,10 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     Args:
         path: Of a file that ``cigl.save`` or `cigl export` wrote.
 
+    >>> import os
+    >>> from torch import nn
+    >>> from cigl import save
+    >>> from cigl.runtime import describe
     >>> import tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "model.cigl")
     >>> save(nn.Linear(4, 3, bias=False), path, classes=["cat", "dog", "deer"])

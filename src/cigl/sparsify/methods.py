@@ -342,6 +342,7 @@ _CATALOGUE: dict[str, Method] = {
 def methods() -> dict[str, str]:
     """The names that ``cigl.attach`` takes, each with a line about it.
 
+    >>> from cigl import methods
     >>> methods()["rigl"]
     'drops small weights, grows where gradients are large'
     """
@@ -355,6 +356,7 @@ def method(name: str, **changes: Any) -> Method:
         name: A name from ``cigl.methods()``, or ``"package.module:name"``.
         changes: Fields of the method; one that the method has no use for is refused.
 
+    >>> from cigl import method
     >>> method("cigl", average_of="p*W", random_mask=0.05).random_mask
     0.05
     """

@@ -32,6 +32,7 @@ def cosine(start: float) -> Decay:
     Args:
         start: f, the share of active weights that the first topology update drops.
 
+    >>> from cigl import cosine
     >>> decay = cosine(0.3)
     >>> decay(0.0), round(decay(0.5), 3), decay(1.0)  # over the progress of the updates
     (0.3, 0.15, 0.0)
@@ -45,6 +46,7 @@ def linear(start: float) -> Decay:
     Args:
         start: f, the share of active weights that the first topology update drops.
 
+    >>> from cigl import linear
     >>> linear(0.4)(0.25)
     0.30000000000000004
     """
@@ -57,6 +59,7 @@ def constant(start: float) -> Decay:
     Args:
         start: The share of active weights that is dropped.
 
+    >>> from cigl import constant
     >>> constant(0.3)(0.9)
     0.3
     """
@@ -95,6 +98,7 @@ def rise(rate: float, *, begin: float = 0.0, until: float = 0.75, power: float =
         until: The share of training from which on the rate stays.
         power: 1 for a straight line, 2 for a parabola, and so on.
 
+    >>> from cigl import rise
     >>> mask = rise(0.2, until=0.5)
     >>> [mask(progress) for progress in (0, 0.25, 0.5, 1)]
     [0.0, 0.1, 0.2, 0.2]

@@ -30,6 +30,7 @@ class Config:
 
     Each field is a flag of `cigl train` and a key of its YAML files; `cigl train --help` explains them.
 
+    >>> from cigl.train import Config
     >>> Config(sparsity=0.9, seed=1).method
     'cigl'
     """
@@ -241,6 +242,7 @@ def resolve(
         file: A YAML file with keys.
         preset: A name of ``cigl.train.PRESETS``.
 
+    >>> from cigl.train import resolve
     >>> resolve({"seed": 3}, preset="fashion-mnist-mlp").batch_size
     128
     """

@@ -56,6 +56,8 @@ def train(
         checkpoint_minutes: Save at least this often, besides once per epoch.
         ranks: The processes that train it together: every one of them calls this function, and rank 0 writes.
 
+    >>> from pathlib import Path
+    >>> from cigl.train import Config, train
     >>> import tempfile
     >>> config = Config(train_size=320, epochs=2, update_every=4, average_of="p*W")
     >>> result = train(config, Path(tempfile.mkdtemp()) / "run")

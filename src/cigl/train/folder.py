@@ -77,7 +77,10 @@ class RunFolder:
         with from_extra("cli", "runs"):
             import yaml
 
-        text = yaml.safe_dump(config.plain(), sort_keys=False)
+        keys = config.plain()
+        if config.train_size is not None:
+            keys["subset"] = config.subset  # said where people read it, also where it is the one of version 0.1.0
+        text = yaml.safe_dump(keys, sort_keys=False)
         write(self.path / "config.yaml", text.encode())
 
     def read_config(self) -> Config:

@@ -18,6 +18,7 @@ import cigl
 from cigl import tensors
 from cigl.calibrate import Ensemble, Report, TemperatureScaled, fit_temperature
 from cigl.calibrate.report import report
+from cigl.data.check import require_readable
 from cigl.errors import CiglError, CiglWarning
 from cigl.train.config import Config
 from cigl.train.finished import MODEL, about_model
@@ -65,6 +66,8 @@ def train(
 
 def _trainer(config: Config, ranks: Ranks) -> Trainer:
     splits = Splits.of(config)
+    if splits.source.files is not None:
+        require_readable(splits.source.files, config.workers, ranks.share)
     labels = {"training": splits.train.labels, "test": splits.source.test.labels}
     checksums = {f"the checksum of the {name} labels": zlib.crc32(each.numpy().data) for name, each in labels.items()}
     ranks.refuse_different(checksums)

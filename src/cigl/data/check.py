@@ -102,8 +102,9 @@ def require_readable(tree: Tree, workers: int = 2, share: Share = WHOLE) -> None
         return
     bad = [each for each in _read(paths[part_of(len(paths), share)], workers) if isinstance(each, str)]
     if bad:
-        which = "an image" if len(bad) == 1 else f"{len(bad)} images, the first of them"
-        raise CiglError(f"{which} of {len(paths):,}: {bad[0]} Repair or remove what is damaged; {how} names it all.")
+        raise CiglError(
+            f"{len(bad)} of {len(paths):,} images can't be read: repair or remove what {how} names. The first: {bad[0]}"
+        )
     if share == WHOLE:
         _remember(tree)
 

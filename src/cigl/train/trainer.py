@@ -58,6 +58,18 @@ class Splits:
             raise CiglError(f"{len(train)} training examples make no batch of {config.batch_size}: lower batch_size.")
         return cls(source, train, validation)
 
+    def about(self) -> dict[str, Any]:
+        """What a run's folder says of its data, so that another run or another day has the same."""
+        prepared = self.source.preprocessing
+        return {
+            "classes": list(self.source.class_names),
+            "shape": list(self.source.shape),
+            "preprocessing": None if prepared is None else prepared.to_dict(),
+            "train": len(self.train),
+            "validation": 0 if self.validation is None else len(self.validation),
+            "test": len(self.source.test),
+        }
+
     def split(self, name: str) -> Split:
         found = {"train": self.train, "validation": self.validation, "test": self.source.test}.get(name)
         if found is None:

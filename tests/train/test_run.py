@@ -65,16 +65,6 @@ def test_a_run_leaves_everything_behind(tmp_path):
     assert metrics[-1]["loss"] < metrics[0]["loss"]
 
 
-def test_tensorboard_gets_the_metrics_where_it_is_installed(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    train(small(epochs=3), tmp_path / "a")
-    events = EventAccumulator(str(tmp_path / "a" / "tensorboard")).Reload()
-    metrics = RunFolder(tmp_path / "a").read_metrics()
-    assert [event.value for event in events.Scalars("loss")] == pytest.approx([row["loss"] for row in metrics])
-    assert [event.step for event in events.Scalars("loss")] == [1, 2, 3]
-
-
 def test_the_saved_configuration_reproduces_the_run(tmp_path):
     train(small(seed=3, mixup=0.2, label_smoothing=0.1), tmp_path / "a")
     again = RunFolder(tmp_path / "a").read_config()

@@ -90,15 +90,15 @@ def train_command(**options: Any) -> None:
 
 def _log(special: dict[str, Any]) -> dict[str, Any]:
     """The names of trackers, none of them, or (resumed) those of before."""
-    from cigl.integrations.trackers import check_trackers
+    from cigl.integrations.trackers import check_trackers, names_of
 
     if special["log_every"] < 1:
         raise CiglError(f"--log-every is {special['log_every']}: give a number of steps, at least 1.")
     if special["log"] is None:
         return {"log_every": special["log_every"]}
-    names = dict.fromkeys(name.strip() for name in special["log"].split(",") if name.strip() not in ("", "none"))
-    check_trackers(tuple(names))
-    return {"log": tuple(names), "log_every": special["log_every"]}
+    names = names_of(special["log"])
+    check_trackers(names)
+    return {"log": names, "log_every": special["log_every"]}
 
 
 def _trackers(out: Path) -> list[str]:
@@ -170,7 +170,7 @@ def _signature() -> inspect.Signature:
         ("checkpoint_minutes", float, 10.0, "save at least this often, besides once per epoch"),
         ("timeout_minutes", float, 10.0, "how long the processes of torchrun wait for each other"),
         ("threads", int | None, None, "CPU threads (default: all; one makes runs repeatable to the bit)"),
-        ("log", str | None, None, "trackers: tensorboard, wandb, mlflow, several with commas (resumed: as before)"),
+        ("log", str | None, None, "trackers: tensorboard, wandb, mlflow, with commas between them; none"),
         ("log_every", int, 50, "steps between two rows of steps.csv and of the trackers"),
         ("quiet", bool, False, "no progress bar"),
         ("json", bool, False, "print the result as JSON, for scripts"),

@@ -6,6 +6,7 @@ to go on with the same run is kept as plain values in ``state``.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -85,7 +86,7 @@ class WandB:
             reinit="create_new",
         )
         state["id"] = self._run.id
-        self.where = self._run.url or f"wandb sync {Path(self._run.dir).parent}"
+        self.where = f"wandb sync {Path(self._run.dir).parent}" if self._run.offline else str(self._run.url)
 
     def scalars(self, values: Scalars, step: int) -> None:
         self._run.log(dict(values), step=step)
@@ -94,8 +95,6 @@ class WandB:
         images = {name: self._wandb.Image(str(path)) for name, path in files.items() if path.suffix == ".png"}
         self._run.log({**values, **images}, step=step)
         self._run.summary.update(dict(values))
-        for path in files.values():
-            self._run.save(str(path), base_path=str(path.parent), policy="now")
 
     def close(self, finished: bool) -> None:
         self._run.finish(exit_code=0 if finished else 1)
@@ -108,6 +107,7 @@ class MLflow:
         import mlflow
         from mlflow.entities import Metric, Param
 
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # a new store tells of its tables
         self._metric = Metric
         state.setdefault("uri", mlflow.get_tracking_uri())
         self._client = mlflow.MlflowClient(tracking_uri=state["uri"])
@@ -139,6 +139,15 @@ class MLflow:
 
 Maker = Callable[[Path, Mapping[str, Any], dict[str, Any]], Tracker]
 TRACKERS: dict[str, Maker] = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """The trackers that --log or $CIGL_LOG names.
+
+    >>> names_of("tensorboard, wandb"), names_of("none")
+    (('tensorboard', 'wandb'), ())
+    """
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip() not in ("", "none")))
 
 
 def check_trackers(names: tuple[str, ...]) -> None:

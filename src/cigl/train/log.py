@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cigl.errors import CiglWarning, one_line
-from cigl.integrations.trackers import Tracker, check_trackers, open_tracker
+from cigl.integrations.trackers import Tracker, check_trackers, names_of, open_tracker
 
 if TYPE_CHECKING:
     from cigl.calibrate import Report
@@ -34,10 +35,11 @@ class Trackers:
         self._write: Callable[[], None] = lambda: None
 
     def open(self, folder: RunFolder, names: tuple[str, ...] | None, config: Mapping[str, Any]) -> None:
-        """``names`` are None for those that the run had before."""
+        """``names`` are None for those that the run had before, or those of $CIGL_LOG for a new one."""
         path = folder.path / STATE
         before: dict[str, Any] = dict(folder.read_json(STATE)) if path.is_file() else {}
-        names = tuple(before) if names is None else names
+        if names is None:
+            names = tuple(before) if folder.read_steps() or before else names_of(os.environ.get("CIGL_LOG", ""))
         check_trackers(names)
         last = max((int(row["step"]) for row in folder.read_steps()), default=0)
         for name in names:

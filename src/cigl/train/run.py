@@ -41,7 +41,7 @@ class Saving(NamedTuple):
 
     minutes: float
     every_epoch: bool = True
-    log: tuple[str, ...] | None = ()  # names of trackers; None for those that the run had before
+    log: tuple[str, ...] | None = None  # names of trackers; None for those of before, or of $CIGL_LOG
     log_every: int = EVERY  # steps
 
 
@@ -52,16 +52,17 @@ def train(
     progress: Progress | None = None,
     checkpoint_minutes: float = 10.0,
     ranks: Ranks = ONE,
-    log: tuple[str, ...] = (),
+    log: tuple[str, ...] | None = None,
     log_every: int = EVERY,
 ) -> dict[str, Any]:
     """Train in a new folder and return what ``result.json`` holds.
 
     ``progress(trainer, row)`` is called after every step (row None) and epoch (its metrics). ``ranks`` are those that
     train it together: every one of them calls this function, and rank 0 writes. ``log`` names trackers (tensorboard,
-    wandb, mlflow), which get the numbers of every ``log_every`` steps, as ``steps.csv`` does.
+    wandb, mlflow; by default those of $CIGL_LOG), which get the numbers of every ``log_every`` steps, as ``steps.csv``
+    does.
     """
-    check_trackers(log)
+    check_trackers(log or ())
     folder = folder_of(out, ranks)
     with listening() as requests:
         _refuse_started(folder)
@@ -136,11 +137,11 @@ def complete(
     checkpoint_minutes: float = 0.5,
     every_epoch: bool = False,
     ranks: Ranks = ONE,
-    log: tuple[str, ...] = (),
+    log: tuple[str, ...] | None = None,
     log_every: int = EVERY,
 ) -> dict[str, Any]:
     """Whatever is left to do of this run: all of it, the rest or nothing. Busy if another process is at it."""
-    check_trackers(log)
+    check_trackers(log or ())
     with listening() as requests:
         saving = Saving(checkpoint_minutes, every_epoch, log, log_every)
         return _complete(config, out, requests, progress, saving, ranks)

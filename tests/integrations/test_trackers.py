@@ -177,21 +177,6 @@ def test_mlflow(tmp_path):
     assert {each.path for each in client.list_artifacts(run.info.run_id)} >= {"report.png", "report.txt"}
 
 
-def wandb_steps(file):
-    """The steps at which the training loss was logged, from an offline run's own file."""
-    from wandb.proto.wandb_internal_pb2 import Record
-    from wandb.sdk.internal.datastore import DataStore
-
-    records = DataStore()
-    records.open_for_scan(str(file))
-    while (data := records.scan_data()) is not None:
-        record = Record()
-        record.ParseFromString(data)
-        names = {item.key or "/".join(item.nested_key) for item in record.history.item}
-        if "train/loss" in names:
-            yield record.history.step.num
-
-
 def test_wandb(tmp_path):
     pytest.importorskip("wandb")
     stopped_twice(tmp_path / "a", log=("wandb",))
@@ -199,6 +184,5 @@ def test_wandb(tmp_path):
     assert len(runs) == 3  # one run, whose three parts `wandb sync` joins by its name
     files = [file for path in runs for file in path.glob("run-*.wandb")]
     assert len({file.name for file in files}) == 1
-    assert sorted(step for file in files for step in wandb_steps(file)) == [4, 8, 9, 12, 16, 18, 20, 24, 27, 28, 32, 36]
     assert any(path.glob("files/media/images/**/*.png") for path in runs)
     assert "wandb sync" in json.loads((tmp_path / "a" / "trackers.json").read_text())["wandb"]["where"]

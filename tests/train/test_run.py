@@ -58,7 +58,7 @@ def test_a_run_leaves_everything_behind(tmp_path):
     assert len([row for row in rows if row]) == 5
     assert len(rows) == 5 * 10 + 5
     assert result["density"] == pytest.approx(0.2, abs=1e-3)
-    assert result["test"]["report"]["accuracy"]["value"] > 0.2
+    assert result["test"]["report"]["accuracy"]["value"] > 0.15  # chance is 0.1
     assert result["config"]["epochs"] == 5
     metrics = RunFolder(tmp_path / "a").read_metrics()
     assert [row["epoch"] for row in metrics] == [1, 2, 3, 4, 5]

@@ -35,6 +35,18 @@ def one_line(error: BaseException, longest: int = 300) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:longest].removesuffix(".")
 
 
+def listed(names: Iterable[object], most: int = 3) -> str:
+    """Names for a sentence, not more than a few of them.
+
+    >>> listed(["cat"]), listed(["a", "b"]), listed("abcdefg")
+    ("'cat'", "'a' and 'b'", "'a', 'b', 'c' and 4 more")
+    """
+    quoted = [repr(name) for name in names]
+    if len(quoted) > most + 1:
+        quoted = [*quoted[:most], f"{len(quoted) - most} more"]
+    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
+
+
 def unknown(kind: str, name: object, known: Iterable[str]) -> CiglError:
     """The error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)

@@ -16,7 +16,10 @@ from cigl.errors import CiglError
 from cigl.train.config import PRESETS, Config, key_type, resolve
 
 # Not keys of a run.
-_SPECIAL = ("out", "config", "preset", "resume", "checkpoint_minutes", "timeout_minutes", "threads", "quiet", "json")
+_SPECIAL = (
+    "out", "config", "preset", "resume", "checkpoint_minutes", "timeout_minutes", "threads", "log", "log_every",
+    "quiet", "json",
+)  # fmt: skip
 
 
 def train_command(**options: Any) -> None:
@@ -63,11 +66,12 @@ def train_command(**options: Any) -> None:
         for flag, value in (("--checkpoint-minutes", minutes), ("--timeout-minutes", timeout)):
             if not 0 < value < float("inf"):
                 raise CiglError(f"{flag} is {value}: give a number above 0.")
+        log = _log(special)
         with joined(timeout) as ranks:
             ranks.refuse_different(_given(config, special, flags))
             out = Path(ranks.from_main(str(special["resume"] or special["out"] or _free_folder())))
             with progress_bar(special["quiet"] or special["json"] or not ranks.is_main) as progress:
-                common: Any = {"progress": progress, "checkpoint_minutes": minutes, "ranks": ranks}
+                common: Any = {"progress": progress, "checkpoint_minutes": minutes, "ranks": ranks, **log}
                 if special["resume"] is not None:
                     result = resume(out, kernels=flags.get("kernels"), **common)
                 elif may_go_on:
@@ -80,6 +84,30 @@ def train_command(**options: Any) -> None:
             typer.echo(json.dumps({"folder": str(out)} | result))
         else:
             show_result(Path(out), result)
+            for where in _trackers(out):
+                typer.echo(f"logged: {where}")
+
+
+def _log(special: dict[str, Any]) -> dict[str, Any]:
+    """The names of trackers, none of them, or (resumed) those of before."""
+    from cigl.integrations.trackers import check_trackers, names_of
+
+    if special["log_every"] < 1:
+        raise CiglError(f"--log-every is {special['log_every']}: give a number of steps, at least 1.")
+    if special["log"] is None:
+        return {"log_every": special["log_every"]}
+    names = names_of(special["log"])
+    check_trackers(names)
+    return {"log": names, "log_every": special["log_every"]}
+
+
+def _trackers(out: Path) -> list[str]:
+    """How to look at what a run has logged."""
+    from cigl.train.folder import RunFolder
+    from cigl.train.log import STATE
+
+    found = RunFolder(out).read_json(STATE) if (out / STATE).is_file() else {}
+    return [each["where"] for each in found.values()]
 
 
 def _given(config: Config, special: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
@@ -142,6 +170,8 @@ def _signature() -> inspect.Signature:
         ("checkpoint_minutes", float, 10.0, "save at least this often, besides once per epoch"),
         ("timeout_minutes", float, 10.0, "how long the processes of torchrun wait for each other"),
         ("threads", int | None, None, "CPU threads (default: all; one makes runs repeatable to the bit)"),
+        ("log", str | None, None, "trackers: tensorboard, wandb, mlflow, with commas between them; none"),
+        ("log_every", int, 50, "steps between two rows of steps.csv and of the trackers"),
         ("quiet", bool, False, "no progress bar"),
         ("json", bool, False, "print the result as JSON, for scripts"),
     ]  # fmt: skip

@@ -64,13 +64,16 @@ def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool 
     return root
 
 
-def open(name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0) -> Source:
+def open(
+    name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0, image_size: int | None = None
+) -> Source:
     """The dataset, ready for use.
 
     Args:
         name: A name from ``cigl.data.names()``, ``folder:PATH`` or ``package.module:function``.
         folder: The cache folder (default: ``$CIGL_DATA``, else ``~/.cache/cigl``).
         seed: For data that is generated here.
+        image_size: Of images in folders, in pixels (default: the shorter side of half of them, at most 224).
 
     >>> import cigl
     >>> source = cigl.data.open("mnist1d")
@@ -78,12 +81,15 @@ def open(name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0)
     ((40,), 10, 4000, 10000)
     """
     root = store.root(folder)
+    if image_size is not None and name not in STREAMED and not name.startswith("folder:"):
+        raise CiglError(f"image_size is {image_size}, but {name} is used as it is: it is for folder:PATH and imagenet.")
     if name in GENERATED:
         return GENERATED[name].generate(seed, root)
     if name in FETCHED:
         return _stored(name, FETCHED[name], root / name)
     if images := _images(name, root):
-        return STREAMED[name].open(images) if name in STREAMED else open_folder(name, images)
+        opened = STREAMED[name].open(images, image_size) if name in STREAMED else None
+        return opened or open_folder(name, images, image_size)
     if ":" in name:
         return from_reference(name)
     raise unknown("dataset", name, names())
@@ -104,6 +110,14 @@ def _stored(name: str, dataset: Dataset, place: Path) -> Source:
         facts.names,
         Preprocessing(facts.shape[1:], facts.normal.mean, facts.normal.std),
     )
+
+
+def images_at(place: str) -> Path:
+    """The folder of images that is meant: a path, folder:PATH, or the name of a dataset in folders."""
+    known = place in STREAMED or place.startswith("folder:")
+    found = _images(place if known else f"folder:{place}", store.root())
+    assert found is not None
+    return found
 
 
 def _images(name: str, root: Path) -> Path | None:

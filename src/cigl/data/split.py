@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from cigl.data.draw import order
+from cigl.data.folder import Tree
 from cigl.errors import CiglError
 from cigl.preprocessing import Preprocessing, checked_classes
 
@@ -94,17 +96,28 @@ class Split(ABC):
         total = round(share * len(self))
         if not 0 < total < len(self):
             raise CiglError(f"a share of {share} leaves nothing on one side of {len(self)} examples: choose another.")
+        held = self._stratified(total, seed, "divide")
+        return self._rows(torch.from_numpy(np.flatnonzero(~held))), self._rows(torch.from_numpy(np.flatnonzero(held)))
+
+    def draw(self: Self, count: int, seed: int) -> Self:
+        """``count`` examples at random, the same for the same seed, with the classes in the shares that they have."""
+        if not 0 < count <= len(self):
+            raise CiglError(f"{count} examples can't be drawn from {len(self)}.")
+        return self._rows(torch.from_numpy(np.flatnonzero(self._stratified(count, seed, "draw"))))
+
+    def _stratified(self, total: int, seed: int, purpose: str) -> npt.NDArray[np.bool_]:
+        """Which examples are drawn; classes get whole ones by largest remainders."""
         labels = self.labels.numpy()
         kinds, counts = np.unique(labels, return_counts=True)
         exact = counts * (total / len(self))
         parts = np.floor(exact).astype(np.int64)
         short = np.argsort(parts - exact, kind="stable")[: total - int(parts.sum())]
         parts[short] += 1
-        held = np.zeros(len(self), dtype=bool)
+        drawn = np.zeros(len(self), dtype=bool)
         for kind, part in zip(kinds, parts, strict=True):
             members = np.flatnonzero(labels == kind)
-            held[members[order(len(members), seed, "divide", int(kind))[:part]]] = True
-        return self._rows(torch.from_numpy(np.flatnonzero(~held))), self._rows(torch.from_numpy(np.flatnonzero(held)))
+            drawn[members[order(len(members), seed, purpose, int(kind))[:part]]] = True
+        return drawn
 
     def steps(self, batch_size: int, drop_last: bool = False) -> int:
         """How many batches an epoch has."""
@@ -183,6 +196,7 @@ class Source:
     test: Split
     class_names: tuple[str, ...] = ()  # in the order of their numbers; where there are none, the numbers
     preprocessing: Preprocessing | None = None  # of images, when they are not augmented
+    files: Tree | None = field(default=None, repr=False, compare=False)  # where images are read as they are needed
 
     def __post_init__(self) -> None:
         names = checked_classes(self.class_names or tuple(map(str, range(self.classes))))

@@ -18,16 +18,20 @@ import cigl
 from cigl import tensors
 from cigl.calibrate import Ensemble, Report, TemperatureScaled, fit_temperature
 from cigl.calibrate.report import report
+from cigl.data.check import require_readable
 from cigl.errors import CiglError, CiglWarning
+from cigl.integrations.trackers import check_trackers
 from cigl.train.config import Config
 from cigl.train.finished import MODEL, about_model
 from cigl.train.folder import Busy, RunFolder
+from cigl.train.log import EVERY, Log, Trackers
 from cigl.train.ranks import ONE, Ranks
 from cigl.train.shared_folder import folder_of
 from cigl.train.signals import Requests, listening
 from cigl.train.trainer import Splits, Trainer
 
 Progress = Callable[[Trainer, "dict[str, Any] | None"], None]
+DATA = "data.json"
 MASKS = 10  # drawn for MC dropout
 PILOT_SEED = 0
 
@@ -37,6 +41,8 @@ class Saving(NamedTuple):
 
     minutes: float
     every_epoch: bool = True
+    log: tuple[str, ...] | None = None  # names of trackers; None for those of before, or of $CIGL_LOG
+    log_every: int = EVERY  # steps
 
 
 def train(
@@ -46,6 +52,8 @@ def train(
     progress: Progress | None = None,
     checkpoint_minutes: float = 10.0,
     ranks: Ranks = ONE,
+    log: tuple[str, ...] | None = None,
+    log_every: int = EVERY,
 ) -> dict[str, Any]:
     """Train in a new folder and return what ``result.json`` holds: what `cigl train` does.
 
@@ -55,6 +63,8 @@ def train(
         progress: ``progress(trainer, row)`` is called after every step (row None) and epoch (its metrics).
         checkpoint_minutes: Save at least this often, besides once per epoch.
         ranks: The processes that train it together: every one of them calls this function, and rank 0 writes.
+        log: Names of trackers (tensorboard, wandb, mlflow; by default those of $CIGL_LOG).
+        log_every: Steps between the numbers that they and ``steps.csv`` get.
 
     >>> from pathlib import Path
     >>> from cigl.train import Config, train
@@ -64,6 +74,7 @@ def train(
     >>> round(result["density"], 3)
     0.2
     """
+    check_trackers(log or ())
     folder = folder_of(out, ranks)
     with listening() as requests:
         _refuse_started(folder)
@@ -72,11 +83,13 @@ def train(
         with folder.locked():
             _refuse_started(folder)
             _start(folder, trainer)
-            return _continue(folder, trainer, requests, progress, Saving(checkpoint_minutes))
+            return _continue(folder, trainer, requests, progress, Saving(checkpoint_minutes, True, log, log_every))
 
 
 def _trainer(config: Config, ranks: Ranks) -> Trainer:
     splits = Splits.of(config)
+    if splits.source.files is not None:
+        require_readable(splits.source.files, config.workers, ranks.share)
     labels = {"training": splits.train.labels, "test": splits.source.test.labels}
     checksums = {f"the checksum of the {name} labels": zlib.crc32(each.numpy().data) for name, each in labels.items()}
     ranks.refuse_different(checksums)
@@ -91,6 +104,7 @@ def _check(requests: Requests, ranks: Ranks) -> None:
 
 def _start(folder: RunFolder, trainer: Trainer) -> None:
     folder.write_json("versions.json", versions(trainer.ranks))
+    folder.write_json(DATA, trainer.splits.about())
     folder.write_config(trainer.config)
 
 
@@ -107,6 +121,8 @@ def resume(
     checkpoint_minutes: float = 10.0,
     kernels: str | None = None,
     ranks: Ranks = ONE,
+    log: tuple[str, ...] | None = None,
+    log_every: int = EVERY,
 ) -> dict[str, Any]:
     """Resume the run in this folder where it was stopped or killed; a finished run is only read.
 
@@ -117,7 +133,10 @@ def resume(
         kernels: "auto", "sparse" or "masked" (None: the run's own).
         ranks: As for ``train``. With the same kernels and number of ranks a run ends with the same bits as if it had
             never stopped.
+        log: As for ``train``.
+        log_every: As for ``train``.
     """
+    check_trackers(log or ())
     folder = folder_of(out, ranks)
     config = folder.read_config()
     if folder.is_finished:
@@ -125,7 +144,8 @@ def resume(
     if kernels is not None:
         config = config.changed(kernels=kernels)
     with listening() as requests, folder.locked():
-        return _continue(folder, _trainer(config, ranks), requests, progress, Saving(checkpoint_minutes))
+        saving = Saving(checkpoint_minutes, True, log, log_every)
+        return _continue(folder, _trainer(config, ranks), requests, progress, saving)
 
 
 def complete(
@@ -136,10 +156,14 @@ def complete(
     checkpoint_minutes: float = 0.5,
     every_epoch: bool = False,
     ranks: Ranks = ONE,
+    log: tuple[str, ...] | None = None,
+    log_every: int = EVERY,
 ) -> dict[str, Any]:
     """Whatever is left to do of this run: all of it, the rest or nothing. Busy if another process is at it."""
+    check_trackers(log or ())
     with listening() as requests:
-        return _complete(config, out, requests, progress, Saving(checkpoint_minutes, every_epoch), ranks)
+        saving = Saving(checkpoint_minutes, every_epoch, log, log_every)
+        return _complete(config, out, requests, progress, saving, ranks)
 
 
 def _complete(
@@ -168,9 +192,30 @@ def _continue(
     if state is not None:
         trainer.load(state)
         _report_other_ranks(len(state.get("generators", [None])), trainer.ranks.size)
-    folder.cut_metrics(trainer.epoch)
-    _train(trainer, folder, requests, progress, saving)
-    return _finish(trainer, folder, pilot)
+    _refuse_other_data(folder, trainer.splits)
+    with folder.trackers(saving.log, config) as trackers:
+        folder.cut_metrics(trainer.epoch, trainer.step)
+        log = Log(trainer, folder, trackers, saving.log_every)
+        _train(trainer, folder, requests, progress, saving, log)
+        return _finish(trainer, folder, pilot, trackers)
+
+
+def _refuse_other_data(folder: RunFolder, splits: Splits) -> None:
+    """A folder of images may have changed since; earlier runs have no such file."""
+    if not (folder.path / DATA).is_file():
+        return
+    before, now = folder.read_json(DATA), splits.about()
+    for name, value in now.items():
+        if before.get(name) != value:
+            raise CiglError(
+                f"{splits.source.name} has changed since the run began ({name}: {_short(before.get(name))}, now "
+                f"{_short(value)}): put it back as it was, or train in a new folder."
+            )
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) < 100 else f"{text[:97]}..."
 
 
 def _report_other_ranks(before: int, now: int) -> None:
@@ -182,7 +227,9 @@ def _report_other_ranks(before: int, now: int) -> None:
         warnings.warn(message, CiglWarning, stacklevel=2)
 
 
-def _train(trainer: Trainer, folder: RunFolder, requests: Requests, progress: Progress | None, saving: Saving) -> None:
+def _train(
+    trainer: Trainer, folder: RunFolder, requests: Requests, progress: Progress | None, saving: Saving, log: Log
+) -> None:
     ranks, saved = trainer.ranks, time.monotonic()
 
     def save() -> None:
@@ -191,29 +238,29 @@ def _train(trainer: Trainer, folder: RunFolder, requests: Requests, progress: Pr
         saved = time.monotonic()
 
     epochs = trainer.config.epochs
-    with folder.tensorboard(trainer.epoch) as board:
-        while trainer.epoch < epochs:
-            start = time.monotonic() - trainer.seconds
-            for _ in trainer.steps():
-                trainer.seconds = time.monotonic() - start
-                if progress is not None:
-                    progress(trainer, None)
-                if ranks.largest(requests.number is not None or time.monotonic() - saved > saving.minutes * 60):
-                    save()
-                    _check(requests, ranks)
-            row = trainer.finish_epoch()
-            folder.add_metrics(row)
-            if saving.every_epoch or trainer.epoch == epochs:
-                save()
-            board(row)
+    while trainer.epoch < epochs:
+        start = time.monotonic() - trainer.seconds
+        for _ in trainer.steps():
+            trainer.seconds = time.monotonic() - start
+            log.step()
             if progress is not None:
-                progress(trainer, row)
-            if ranks.largest(requests.number is not None):
+                progress(trainer, None)
+            if ranks.largest(requests.number is not None or time.monotonic() - saved > saving.minutes * 60):
                 save()
                 _check(requests, ranks)
+        row = trainer.finish_epoch()
+        folder.add_metrics(row)
+        if saving.every_epoch or trainer.epoch == epochs:
+            save()
+        log.epoch(row)
+        if progress is not None:
+            progress(trainer, row)
+        if ranks.largest(requests.number is not None):
+            save()
+            _check(requests, ranks)
 
 
-def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[str, Any]:
+def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None, trackers: Trackers) -> dict[str, Any]:
     if not all(value.isfinite().all() for value in trainer.model.state_dict().values()):
         raise CiglError("the weights are not finite after the last step: lower lr or set clip, and train again.")
     model = trainer.finalize()
@@ -230,20 +277,26 @@ def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[st
     folder.write_tensors(MODEL, dict(model.state_dict()), about_model(trainer.splits.source, temperature))
     logits, labels = trainer.predict(predictor, "test")
     result = trainer.ranks.from_main(
-        _write_result(trainer, folder, logits, labels, temperature) if trainer.ranks.is_main else None
+        _write_result(trainer, folder, logits, labels, temperature, trackers) if trainer.ranks.is_main else None
     )
     folder.drop_checkpoints(keep=int(has_members(trainer)))  # the model is all that the others need
     return dict(result)
 
 
 def _write_result(
-    trainer: Trainer, folder: RunFolder, logits: Tensor, labels: Tensor, temperature: float | None
+    trainer: Trainer,
+    folder: RunFolder,
+    logits: Tensor,
+    labels: Tensor,
+    temperature: float | None,
+    trackers: Trackers,
 ) -> dict[str, Any]:
     reports = {"report": report(logits=logits, labels=labels)}
     if temperature is not None:
         reports["report-temperature"] = report(logits=logits.double() / temperature, labels=labels)
     for name, each in reports.items():
         each.to_json(folder.path / f"{name}.json")
+    trackers.report(reports, trainer.step, folder.path)
     summary = trainer.sparse.summary()
     total = summary.total
     result = {
@@ -287,7 +340,8 @@ def _pilot_temperature(
     while True:
         _check(requests, ranks)
         try:
-            return float(_complete(pilot, place, requests, progress, saving, ranks)["temperature"])
+            quiet = saving._replace(log=())  # a pilot is no run of its own to look at
+            return float(_complete(pilot, place, requests, progress, quiet, ranks)["temperature"])
         except Busy:
             time.sleep(0.2)  # another run's process trains this pilot
 

@@ -18,7 +18,8 @@ import cigl
 from cigl import CiglError, CiglWarning, tensors
 from cigl.train.config import Config
 from cigl.train.folder import RunFolder
-from cigl.train.run import complete, evaluate_run, resume, train
+from cigl.train.evaluate import evaluate_run
+from cigl.train.run import complete, resume, train
 from cigl.train.signals import Stopped
 from cigl.train.trainer import Splits, Trainer
 

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
+from cigl.cli.format import command
 from cigl.cli.shared import Json, app, errors_in_one_line
 from cigl.errors import CiglError
 
 
-@app.command()
+@command(app)
 def bench(
     file: Annotated[Path, typer.Argument(help="a file from cigl.save or cigl export")],
     batch: Annotated[int, typer.Option(min=1, help="inputs at a time")] = 1,

@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
+from cigl.cli.format import command, make_app
 from cigl.cli.shared import Json, app, errors_in_one_line, show_names
 
-data_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Fetch and list datasets.")
+data_app = make_app(help="Fetch and list datasets.")
 app.add_typer(data_app, name="data")
 
 
-@data_app.command("list")
+@command(data_app, "list")
 def data_list(as_json: Json = False) -> None:
     """The datasets that can be trained on.
 
@@ -28,7 +29,7 @@ def data_list(as_json: Json = False) -> None:
         show_names(cigl.data.names(), as_json)
 
 
-@data_app.command("get")
+@command(data_app, "get")
 def data_get(name: Annotated[str, typer.Argument(help="a name from `cigl data list`")], as_json: Json = False) -> None:
     """Fetch a dataset, check it, and keep it in $CIGL_DATA (default: ~/.cache/cigl).
 
@@ -43,7 +44,7 @@ def data_get(name: Annotated[str, typer.Argument(help="a name from `cigl data li
         typer.echo(json.dumps({"name": name, "path": str(path)}) if as_json else f"{name} is in {path}")
 
 
-@app.command()
+@command(app)
 def methods(as_json: Json = False) -> None:
     """The sparse-training methods, a line each.
 
@@ -57,7 +58,7 @@ def methods(as_json: Json = False) -> None:
         show_names(cigl.methods(), as_json)
 
 
-@app.command()
+@command(app)
 def models(as_json: Json = False) -> None:
     """The networks, a line each.
 

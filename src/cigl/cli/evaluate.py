@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
+from cigl.cli.format import command
 from cigl.cli.shared import Json, app, errors_in_one_line
 
 
-@app.command()
+@command(app)
 def evaluate(
     run: Annotated[Path, typer.Argument(help="folder of a finished run")],
     split: Annotated[str, typer.Option(help="test, validation or train")] = "test",
@@ -26,7 +27,7 @@ def evaluate(
       cigl evaluate runs/001 --temperature
     """
     with errors_in_one_line():
-        from cigl.train.run import evaluate_run
+        from cigl.train.evaluate import evaluate_run
 
         found = evaluate_run(run, split=split, temperature=temperature, masks=mc)
         parts = [split, *(["temperature"] if temperature else []), *([f"mc{mc}"] if mc is not None else [])]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from cigl.cli.format import command
 from cigl.cli.shared import Json, app, errors_in_one_line
 from cigl.errors import CiglError
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from cigl.preprocessing import Preprocessing
 
 
-@app.command()
+@command(app)
 def export(
     run: Annotated[Path, typer.Argument(help="folder of a finished run; for ONNX also a .cigl file")],
     file: Annotated[Path, typer.Argument(help="the file to write: model.cigl, or model.onnx")],

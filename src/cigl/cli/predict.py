@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from cigl.cli.format import command
 from cigl.cli.shared import Json, app, errors_in_one_line
 from cigl.errors import CiglError
 
@@ -24,7 +25,7 @@ Row = tuple[str, list[tuple[str, float]]]  # an image, and its likeliest classes
 MANY = 64  # images, beyond which a progress bar is shown
 
 
-@app.command()
+@command(app)
 def predict(
     model: Annotated[Path, typer.Argument(help="a .cigl file, or the folder of a finished run")],
     images: Annotated[list[Path], typer.Argument(help="image files, and folders of them")],

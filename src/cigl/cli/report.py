@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
+from cigl.cli.format import command
 from cigl.cli.shared import Json, app, errors_in_one_line
 
 
-@app.command()
+@command(app)
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="folders of studies")],
     out: Annotated[Path | None, typer.Option(help="the page [report.html in the first DIR]")] = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cigl.cli.format import command, make_app
 from cigl.cli.shared import Json, app, errors_in_one_line, show_names
 from cigl.errors import CiglError
 
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
     from cigl.study.grid import Study
     from cigl.study.store import StudyFolder
 
-study_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Run whole experiments and monitor them.")
+study_app = make_app(help="Run whole experiments and monitor them.")
 app.add_typer(study_app, name="study")
 
 
-@study_app.command("list")
+@command(study_app, "list")
 def study_list(as_json: Json = False) -> None:
     """The paper's experiments, a line each.
 
@@ -35,7 +36,7 @@ def study_list(as_json: Json = False) -> None:
         show_names(catalogue.names(), as_json)
 
 
-@study_app.command("status")
+@command(study_app, "status")
 def study_status(
     folder: Annotated[Path, typer.Argument(help="folder of a study")],
     as_json: Json = False,
@@ -57,7 +58,7 @@ def study_status(
             show_status(state)
 
 
-@study_app.command("run")
+@command(study_app, "run")
 def study_run(
     what: Annotated[str, typer.Argument(metavar="NAME|FILE.yaml", help="from `cigl study list`, or your own grid")],
     out: Annotated[Path, typer.Option(help="folder of the study")],
@@ -87,7 +88,7 @@ def study_run(
 
       cigl study run mine.yaml --out studies/mine --only sparsity=0.95,method=cigl
     """
-    with errors_in_one_line("give the same command to resume"):
+    with errors_in_one_line(lambda: "finished runs are kept, give the same command to resume."):
         from cigl.study.engine import run_cells
         from cigl.study.show import grid_progress, show_status, status
         from cigl.study.store import StudyFolder

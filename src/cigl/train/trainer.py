@@ -9,6 +9,7 @@ Several ranks share each batch: every number that decides something is agreed on
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,9 @@ from cigl.calibrate import mixup, predict
 from cigl.data import Source, Split
 from cigl.data.split import WHOLE, Share
 from cigl.errors import CiglError
+from cigl.phases import phase
 from cigl.sparsify.attach import attach
+from cigl.sparsify.averaging import Mean
 from cigl.sparsify.batch_norm import running_norms
 from cigl.sparsify.methods import Method, method, options
 from cigl.sparsify.schedule import CycleTimetable
@@ -32,6 +35,7 @@ from cigl.train.config import METHOD_KEYS, Config
 from cigl.train.gradients import averaging_gradients, explain
 from cigl.train.optim import build_optimizer, lr_factor
 from cigl.train.ranks import ONE, Ranks
+from cigl.train.threads import step_flops
 
 EVALUATION_BATCH = 500
 
@@ -77,6 +81,7 @@ class Trainer:
         self.model = cigl.models.build(config.model, splits.source.classes, splits.source.shape).to(self.device)
         if ranks.size > 1 and self.device.type != "cpu":  # torch has none for the CPU
             self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
+        self.step_flops = step_flops(self.model, splits.source.shape, config.batch_size // ranks.size)
         self.optimizer = build_optimizer(config, self.model)
         self.sparse = attach(
             self.model,
@@ -98,6 +103,7 @@ class Trainer:
         self.sums = [0.0, 0, 0]  # loss, right, seen
         self.seconds = 0.0  # that the epoch under way has taken, before a resume too
         self.lr = config.lr  # of the last step
+        self.last_loss = math.nan
 
     @property
     def step(self) -> int:
@@ -155,6 +161,7 @@ class Trainer:
             )
         self._average_statistics(self.model)
         self.optimizer.step()
+        self.last_loss = total / seen
         self.sums = [self.sums[0] + total, self.sums[1] + int(right), self.sums[2] + int(seen)]
 
     def _forward(self, x: Tensor) -> Tensor:
@@ -193,14 +200,18 @@ class Trainer:
         """Logits and labels of a whole split, to which each rank contributes its part."""
         whole = self.splits.split(split)
         mine = whole.take(self.ranks.part(len(whole))) if self.ranks.size > 1 else whole
-        logits, labels = predict(model, mine.batches(EVALUATION_BATCH, device=self.device, workers=self.config.workers))
+        with phase(f"evaluating on the {split} data"):
+            batches = mine.batches(EVALUATION_BATCH, device=self.device, workers=self.config.workers)
+            logits, labels = predict(model, batches)
         return self.ranks.concatenate(logits), self.ranks.concatenate(labels)
 
     def finalize(self) -> nn.Module:
         """The finished model; batch-norm statistics from training data where they must be re-estimated."""
         wanted = self.sparse.needs_loader or self.config.reestimate
         batches = self._training_batches(self.config.epochs, 0, self.ranks.share)
-        model = self.sparse.finalize(batches if wanted else None).eval()
+        name = "averaging the weights" if isinstance(self.sparse.collection, Mean) else "finishing the model"
+        with phase(name + " and re-estimating batch norm" * wanted):
+            model = self.sparse.finalize(batches if wanted else None).eval()
         if wanted:
             self._average_statistics(model)
         return model
@@ -253,6 +264,17 @@ class Trainer:
     def seed_generator(self) -> None:
         """Torch's global one, which dropout layers draw from; each rank has numbers of its own."""
         torch.manual_seed(self.config.seed + (self.ranks.rank << 32))
+
+
+def opened(config: Config, ranks: Ranks = ONE) -> Trainer:
+    """The run's data and model, before its first step; the ranks must have the same data."""
+    with phase(f"opening {config.dataset}"):
+        splits = Splits.of(config)
+    labels = {"training": splits.train.labels, "test": splits.source.test.labels}
+    checksums = {f"the checksum of the {name} labels": zlib.crc32(each.numpy().data) for name, each in labels.items()}
+    ranks.refuse_different(checksums)
+    with phase("building the model"):
+        return Trainer(config, splits, ranks)
 
 
 def _check_batch(config: Config, ranks: Ranks) -> None:

@@ -16,11 +16,11 @@ def completion(option: str) -> Complete | None:
     if option in _NAMES:
         return _NAMES[option]
     if option in KEYS and typing.get_origin(kind := key_type(option)[0]) is typing.Literal:
-        return _one_of(lambda: list(typing.get_args(kind)))
+        return one_of(lambda: list(typing.get_args(kind)))
     return None
 
 
-def _one_of(names: Callable[[], list[str]]) -> Complete:
+def one_of(names: Callable[[], list[str]]) -> Complete:
     def complete(incomplete: str) -> list[str]:
         return [name for name in names() if name.startswith(incomplete)]
 
@@ -58,9 +58,9 @@ def study_or_file(incomplete: str) -> list[str]:
 
 
 _NAMES = {
-    "method": _one_of(_methods),
-    "model": _one_of(_models),
-    "dataset": _one_of(_datasets),
-    "preset": _one_of(lambda: list(PRESETS)),
+    "method": one_of(_methods),
+    "model": one_of(_models),
+    "dataset": one_of(_datasets),
+    "preset": one_of(lambda: list(PRESETS)),
 }
 datasets = _NAMES["dataset"]

@@ -47,10 +47,11 @@ Explain = Annotated[
 ]
 
 
-def load_torch() -> None:
-    """Import torch, which takes seconds, as a phase that Ctrl-C ends cleanly."""
+@contextmanager
+def importing() -> Iterator[None]:
+    """Around imports of what needs torch, which take seconds: a phase that Ctrl-C ends cleanly."""
     with phase("loading PyTorch"), ends_at_once():
-        import torch  # noqa: F401
+        yield
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import typer
 from cigl.cli.completion import completion
 from cigl.cli.flags import in_flags
 from cigl.cli.format import command
-from cigl.cli.shared import OUTPUT, app, errors_in_one_line, load_torch, show_next
+from cigl.cli.shared import OUTPUT, app, errors_in_one_line, importing, show_next
 from cigl.errors import CiglError
 from cigl.train.config import PRESETS, Config, key_type, resolve
 
@@ -35,9 +35,9 @@ def train_command(**options: Any) -> None:
     \b
     Examples:
       cigl train
-      cigl train --preset fashion-mnist-mlp --method rigl --sparsity 0.95 --out runs/rigl-95
+      cigl train --preset fashion-mnist-mlp --method rigl --out runs/rigl
       cigl train --dataset folder:photos --model resnet18 --epochs 30
-      cigl train --resume runs/rigl-95
+      cigl train --resume runs/rigl
       torchrun --nproc-per-node 4 -m cigl train --out runs/a
     """
     special = {name: options.pop(name) for name in _SPECIAL}
@@ -59,9 +59,9 @@ def train_command(**options: Any) -> None:
         _check_numbers(special)
         quiet = special["quiet"] or special["json"]
         with progress_bar(quiet or not is_first("all"), _title(config, special["resume"], out)) as progress:
-            load_torch()
-            from cigl.train.joining import joined
-            from cigl.train.run import complete, resume, train
+            with importing():
+                from cigl.train.joining import joined
+                from cigl.train.run import complete, resume, train
 
             with joined(special["timeout_minutes"]) as ranks:
                 ranks.refuse_different(_given(config, special, flags))
@@ -170,16 +170,17 @@ def _free_folder() -> Path:
 
 
 _METAVARS = {"options": "NAME=VALUE"}
+_METHOD = "Method (by default as the method defines them)"
 _PANELS = {
-    "Run": "out config preset resume checkpoint_minutes timeout_minutes threads device kernels bf16 workers",
     "What is trained": "dataset model method sparsity epochs seed",
-    "Data": "batch_size train_size subset image_size validation redraw augment",
+    "Data": "batch_size train_size subset image_size validation redraw augment workers",
+    _METHOD: "",  # all keys that are in no other panel
     "Optimizer": "optimizer lr momentum nesterov weight_decay schedule milestones gamma lr_end warmup_epochs clip",
     "Calibration": "temperature label_smoothing mixup",
+    "Run": "out config preset resume checkpoint_minutes timeout_minutes threads device kernels bf16",
     OUTPUT: "quiet json explain log",
 }
 _PANEL_OF = {name: panel for panel, names in _PANELS.items() for name in names.split()}
-_METHOD = "Method (defaults are the method's own)"  # where all other keys are
 
 
 def _signature() -> inspect.Signature:
@@ -201,7 +202,7 @@ def _signature() -> inspect.Signature:
         kind = key_type(each.name)[0]
         kind = list[str] if each.name == "options" else kind if kind in (int, float, bool) else str
         own.append((each.name, kind | None, None, _about(each.metadata["help"], shown)))
-    own.sort(key=lambda each: [*_PANELS, _METHOD].index(_PANEL_OF.get(each[0], _METHOD)))  # stable within a panel
+    own.sort(key=lambda each: list(_PANELS).index(_PANEL_OF.get(each[0], _METHOD)))  # stable within a panel
     parameters = []
     for name, kind, default, about in own:
         flag = "--option" if name == "options" else f"--{name.replace('_', '-')}"

@@ -48,7 +48,7 @@ def progress_bar(quiet: bool = False, title: str = "") -> Iterator[Progress | No
 class Display:
     """The state of the line; rich asks for it from a thread of its own."""
 
-    def __init__(self, idle: str = "starting to train") -> None:
+    def __init__(self, idle: str = "starting") -> None:
         self._idle = idle
         self._phases: tuple[str, ...] = ()
         self._entered = time.monotonic()

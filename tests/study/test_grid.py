@@ -71,14 +71,15 @@ def test_short_forms_of_a_file():
 
 def test_a_part_of_the_grid():
     study = quick(sparsity=(0.8, 0.95), seeds=(0, 1))
-    assert len(study.only({"sparsity": "0.95", "method": "cigl"})) == 2
+    assert len(study.only({"sparsity": ["0.95"], "method": ["cigl"]})) == 2
+    assert len(study.only({"sparsity": ["0.8", "0.95"], "method": ["cigl", "rigl"], "seed": ["1"]})) == 4
     assert len(study.only({})) == 8
     with pytest.raises(CiglError, match="unknown method in --only 'cigll': did you mean 'cigl'"):
-        study.only({"method": "cigll"})
+        study.only({"method": ["cigl", "cigll"]})
     with pytest.raises(CiglError, match="unknown axis in --only 'methods': did you mean 'method'"):
-        study.only({"methods": "cigl"})
+        study.only({"methods": ["cigl"]})
     with pytest.raises(CiglError, match="seed=first: give a number"):
-        study.only({"seed": "first"})
+        study.only({"seed": ["first"]})
 
 
 @pytest.mark.parametrize(

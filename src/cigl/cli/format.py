@@ -27,10 +27,27 @@ class Command(TyperCommand):
             usual = "Arguments" if each.param_type_name == "argument" else "Options"
             panel = "Output" if each.name == "help" else getattr(each, "rich_help_panel", None) or usual
             if (record := each.get_help_record(ctx)) is not None:
-                panels.setdefault(panel, []).append(record)
+                panels.setdefault(panel, []).append(plain_record(*record))
         for panel, records in panels.items():
             with formatter.section(panel):
                 formatter.write_dl(records)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        pieces = [re.sub(r"[{}]", "", piece) for piece in super().collect_usage_pieces(ctx)]
+        return [piece.upper() if piece.islower() else piece for piece in pieces]
+
+
+def plain_record(flag: str, text: str) -> tuple[str, str]:
+    """An option and its help without the types and limits of Python.
+
+    >>> plain_record("--top <int range>", "number of classes  [default: 1; x>=1]")
+    ('--top <int>', 'number of classes (default: 1)')
+    """
+    flag = flag.replace(" range>", ">").replace("list[str]", "str").replace("list[Path]", "path")
+    text = re.sub(r"\s*\[required\]", " (required)" if flag.startswith("-") else "", text)
+    text = re.sub(r"\s*\[x>=[\d.]+\]|; x>=[\d.]+(?=\])", "", text)
+    text = re.sub(r"\s*\[(default: [^\]]*)\]", r" (\1)", text)
+    return flag, text[:1].lower() + text[1:].removesuffix(".") if text.startswith("Show this") else text
 
 
 class Group(TyperGroup):

@@ -17,7 +17,7 @@ from cigl.phases import phase
 @command(app)
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="folders of studies, from cigl study run", show_default=False)
+        list[Path], typer.Argument(metavar="DIR", help="folders of studies, from cigl study run", show_default=False)
     ],
     out: Annotated[
         Path | None,

@@ -41,9 +41,9 @@ def _options(
 
 
 OUTPUT = "Output"  # the group of options that every command has
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.", rich_help_panel=OUTPUT)]
+Json = Annotated[bool, typer.Option("--json", help="print JSON, for scripts", rich_help_panel=OUTPUT)]
 Explain = Annotated[
-    bool, typer.Option("--explain", help="Say what the numbers of the table mean.", rich_help_panel=OUTPUT)
+    bool, typer.Option("--explain", help="say what the numbers of the table mean", rich_help_panel=OUTPUT)
 ]
 
 

@@ -115,10 +115,10 @@ def _show(out: Path, result: dict[str, Any], explain: bool) -> None:
 
     show_result(out, result, explain)
     folder = shlex.quote(str(out))
-    steps = [(f"cigl evaluate {folder}", "reliability diagram, other data, with a temperature")]
+    steps = [(f"cigl evaluate {folder}", "reliability diagram")]
     if result["temperature"] is None:
-        steps.append(("cigl train --temperature holdout ...", "train again and correct its confidence"))
-    steps.append((f"cigl export {folder} model.cigl", "one small file, for cigl.load, cigl predict and cigl bench"))
+        steps.append(("cigl train --temperature holdout ...", "correct the confidence"))
+    steps.append((f"cigl export {folder} model.cigl", "one small file to deploy"))
     show_next(*steps)
 
 

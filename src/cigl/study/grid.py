@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -66,15 +66,16 @@ class Study:
         listed = {"seeds": list(range(seeds)) if _is_whole(seeds) else seeds, "sparsity": keys.get("sparsity", ())}
         return cls(**{**keys, **{name: _listed(value) for name, value in listed.items()}})
 
-    def only(self, wanted: Mapping[str, str]) -> list[Cell]:
-        """The cells with these values of setting, method, sparsity or seed."""
+    def only(self, wanted: Mapping[str, Sequence[str]]) -> list[Cell]:
+        """The cells with these values of setting, method, sparsity or seed; an axis may have several."""
         found = cells(self)
-        for axis, value in wanted.items():
+        for axis, values in wanted.items():
             if axis not in AXES:
                 raise unknown("axis in --only", axis, AXES)
-            if not any(cell.matches(axis, value) for cell in found):
-                raise unknown(f"{axis} in --only", value, {str(getattr(cell, axis)) for cell in found})
-            found = [cell for cell in found if cell.matches(axis, value)]
+            for value in values:
+                if not any(cell.matches(axis, value) for cell in found):
+                    raise unknown(f"{axis} in --only", value, {str(getattr(cell, axis)) for cell in found})
+            found = [cell for cell in found if any(cell.matches(axis, value) for value in values)]
         return found
 
 

@@ -14,5 +14,5 @@ def show_result(folder: Path, result: dict[str, Any], explain: bool = False) -> 
     if result["temperature"] is not None:
         print(f"\nwith temperature {result['temperature']:.3f}:")
         print(Report.from_json(folder / "report-temperature.json"))
-    print(f"\n{report.explain()}" if explain else "\n(--explain says what these numbers mean)")
+    print(f"\n{report.explain()}" if explain else "(--explain says what these numbers mean)")
     print(f"\nthe run is in {folder}: model.safetensors, report.json, metrics.jsonl")

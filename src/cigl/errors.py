@@ -23,6 +23,14 @@ def one_line(error: BaseException, longest: int = 300) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:longest].removesuffix(".")
 
 
+def count(number: int, what: str) -> str:
+    """
+    >>> count(1, "snapshot"), count(1200, "step")
+    ('1 snapshot', '1,200 steps')
+    """
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
 def unknown(kind: str, name: object, known: Iterable[str]) -> CiglError:
     """The error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from cigl.calibrate.registry import metric
+from cigl.errors import count
 
 if TYPE_CHECKING:
     from cigl.calibrate.report import Report
@@ -41,7 +42,7 @@ def wrapped(text: str, indent: int = 0) -> str:
 
 
 def samples(n: int) -> str:
-    return f"{n:,} sample{'s' * (n != 1)}"
+    return count(n, "sample")
 
 
 def table(report: Report) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -70,7 +71,7 @@ def errors_in_one_line(
 
     def report(text: str, on: Literal["node", "all"] = "node") -> None:
         if is_first(on):
-            typer.echo(text, err=True)
+            print(text, file=sys.stderr, flush=True)  # where a progress bar may have put itself in between
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         kind = "warning" if issubclass(category, CiglWarning) else category.__name__

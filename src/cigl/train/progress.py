@@ -7,6 +7,7 @@ Nothing here waits for torch, so that the first line is there before it is impor
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -34,14 +35,10 @@ def progress_bar(quiet: bool = False, title: str = "") -> Iterator[Progress | No
     elif not sys.stderr.isatty():
         yield _print_epoch
     else:
-        from rich.console import Console
-        from rich.live import Live
-
         display = Display()
-        console = Console(stderr=True)
         if title:
-            console.print(title, highlight=False, markup=False, soft_wrap=True)
-        with Live(display, console=console, transient=True, refresh_per_second=10), watching(display.enter):
+            print(title, file=sys.stderr)
+        with display.on_terminal():
             yield display.show
 
 
@@ -53,6 +50,29 @@ class Display:
         self._phases: tuple[str, ...] = ()
         self._entered = time.monotonic()
         self._run: _Run | None = None
+
+    @contextmanager
+    def on_terminal(self) -> Iterator[None]:
+        """Shown, with the phases that are entered, until the block ends."""
+        from rich.console import Console
+        from rich.live import Live
+
+        done = threading.Event()
+
+        def refresh() -> None:
+            while not done.wait(0.1):
+                live.refresh()
+
+        with Live(self, console=Console(stderr=True), transient=True, auto_refresh=False) as live:
+            # not rich's own thread, which may outlive the block and then abort a process that ends at once
+            thread = threading.Thread(target=refresh, daemon=True)
+            thread.start()
+            try:
+                with watching(self.enter):
+                    yield
+            finally:
+                done.set()
+                thread.join()
 
     def enter(self, phases: tuple[str, ...]) -> None:
         self._phases, self._entered = phases, time.monotonic()
@@ -66,7 +86,8 @@ class Display:
         run, phase = self._run, ": ".join(self._phases)
         if run is not None and run.is_training:
             head = [Field(phase, 0)] if phase else []
-            yield bar_line(run.share, [*head, *run.fields()], options.max_width, options.ascii_only)
+            width = options.max_width - 3  # for the ^C that a terminal writes behind it
+            yield bar_line(run.share, [*head, *run.fields()], width, options.ascii_only)
         else:
             yield self._waiting(phase or self._idle, options.ascii_only)
 

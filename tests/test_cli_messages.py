@@ -31,9 +31,7 @@ def cigl(*arguments, **variables):
         ("set a smaller update_every.", "set a smaller --update-every."),
         ("method 'dense' has no zeros: pass sparsity=0, or", "method 'dense' has no zeros: pass --sparsity 0, or"),
         ("train it with --temperature holdout or pilot.", "train it with --temperature holdout or pilot."),
-        ("unknown key 'batch_sizes': did you mean 'batch_size'?", "unknown key 'batch_sizes': did you mean 'batch_size'?"),
-        ("mixup, warmup_epochs, weight_decay and workers can't be negative.",
-         "mixup, --warmup-epochs, --weight-decay and workers can't be negative."),
+        ("unknown key 'epoch': did you mean 'epochs'?", "unknown key 'epoch': did you mean 'epochs'?"),
     ],
 )  # fmt: skip
 def test_messages_speak_in_flags(python, shell):

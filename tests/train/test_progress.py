@@ -47,7 +47,7 @@ def test_no_line_is_longer_than_the_terminal(width):
 def test_everything_is_shown_where_there_is_room():
     line = bar_line(0.5, FIELDS, 120).plain
     assert all(each.text in line for each in FIELDS)
-    assert line.count("━") == 36
+    assert line.count("━") == 38
 
 
 def drawn(display, width=80):

@@ -199,8 +199,9 @@ def _check(config: Config) -> None:
     for name, value in shares.items():
         if not 0 <= value < 1:
             raise CiglError(f"{name} is {value}: give a share from 0 to below 1.")
-    if min(config.mixup, config.warmup_epochs, config.weight_decay, config.workers) < 0:
-        raise CiglError("mixup, warmup_epochs, weight_decay and workers can't be negative.")
+    for name in ("mixup", "warmup_epochs", "weight_decay", "workers"):
+        if (value := getattr(config, name)) < 0:
+            raise CiglError(f"{name} is {value}: it can't be negative, give 0 or more.")
     if list(config.milestones) != sorted(config.milestones) or not all(0 < m < 1 for m in config.milestones):
         raise CiglError(f"milestones are {list(config.milestones)}: give rising shares of training between 0 and 1.")
 

@@ -35,5 +35,5 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> CiglError:
     """The error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]!r}?" if near else "there is " + ", ".join(names) + "."
+    hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(names)}."
     return CiglError(f"unknown {kind} {name!r}: {hint}")

@@ -34,7 +34,7 @@ class Predictions:
         number = probabilities.shape[1]
         names = tuple(map(str, range(number))) if classes is None else tuple(classes)
         if len(names) != number:
-            raise CiglError(f"the model tells {number} classes apart, but there are {len(names)} names for them.")
+            raise CiglError(f"the model has {number} classes, but there are {len(names)} names for them.")
         confidences, best = probabilities.max(1)
         return cls([names[k] for k in best.tolist()], confidences, probabilities, names)
 

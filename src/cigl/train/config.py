@@ -171,11 +171,11 @@ def _typed_options(value: Any) -> Options:
                 options[name] = each = float(each)
         plain = isinstance(each, (bool, int, str)) or (isinstance(each, float) and math.isfinite(each))
         if not isinstance(name, str) or not plain:
-            raise CiglError(f"option {name} is {each!r}: give a number, a text, or true or false.")
+            raise CiglError(f"option {name} is {each!r}: give a number, a string, true or false.")
     return tuple(sorted(options.items()))
 
 
-_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+_WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
 
 
 def _is_number(value: Any) -> bool:
@@ -273,7 +273,9 @@ def read_keys(path: Path) -> dict[str, Any]:
         raise CiglError(f"the configuration {path} can't be read: {' '.join(str(error).split())}.") from error
     if twice is not None:
         line = twice.start_mark.line + 1
-        raise CiglError(f"the configuration {path} has the key {twice.value!r} twice, again in line {line}: keep one.")
+        raise CiglError(
+            f"the configuration {path} has the key {twice.value!r} twice, the second time in line {line}: keep one."
+        )
     if content is None:
         return {}
     if not isinstance(content, dict):

@@ -59,7 +59,7 @@ def _evaluate(folder: RunFolder, trainer: Trainer, split: str, temperature: bool
         predictor = predictor_of(trainer, model.to(trainer.device).eval())
     if temperature and split == "validation":
         warnings.warn(
-            "the temperature was fitted on this very split: its report is flattering.", CiglWarning, stacklevel=2
+            "the temperature was fitted on this data, so this report is too optimistic.", CiglWarning, stacklevel=2
         )
     if temperature:
         value = folder.read_json("result.json")["temperature"]

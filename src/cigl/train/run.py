@@ -245,7 +245,9 @@ def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[st
         temperature = fitted.value
         if fitted.clamped:
             warnings.warn(
-                "no finite temperature fits the validation data best; it was clamped.", CiglWarning, stacklevel=2
+                "the best temperature for the validation data is not finite; the nearest allowed one is used.",
+                CiglWarning,
+                stacklevel=2,
             )
     folder.write_tensors(MODEL, dict(model.state_dict()), about_model(trainer.splits.source, temperature))
     logits, labels = trainer.predict(predictor, "test")

@@ -65,7 +65,9 @@ class Splits:
     def split(self, name: str) -> Split:
         found = {"train": self.train, "validation": self.validation, "test": self.source.test}.get(name)
         if found is None:
-            raise CiglError(f"this run has no {name} split: there is train, test and, with validation, validation.")
+            raise CiglError(
+                f"this run has no {name} data: choose train or test (or validation, for a run with --validation)."
+            )
         return found
 
 

@@ -51,4 +51,5 @@ try:
 except cigl.CiglError as error:
     saved["refused"] = "different masks" in str(error)
 torch.save(saved, f"{folder}/{rank}.pt")
+del ddp  # its reducer holds the process group, whose threads abort the process if they outlive the interpreter
 dist.destroy_process_group()

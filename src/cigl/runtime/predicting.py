@@ -70,7 +70,7 @@ def predict(
     known, prepared = checked_entries(classes, preprocessing)
     if prepared is None:
         raise CiglError(
-            "the model does not say what an image becomes before it sees it: pass preprocessing=cigl.Preprocessing("
+            "the model does not record how its images are preprocessed: pass preprocessing=cigl.Preprocessing("
             "size, mean, std), or save it with the model, cigl.save(model, path, classes=..., preprocessing=...)."
         )
     single = separate(images)

@@ -102,7 +102,7 @@ def _of_file(path: Path) -> _Loaded:
     if fast.preprocessing is None:
         raise CiglError(
             f"{path} does not record how its images are preprocessed: if its run was trained on images, export it "
-            f"again, `cigl export RUN {path}`; save a model of your own with cigl.save(..., classes=..., preprocessing=...)."
+            f"again, `cigl export RUN {path}`; save your own model with cigl.save(..., classes=..., preprocessing=...)."
         )
     return _Loaded(fast, fast.classes, fast.preprocessing, describe(path)["temperature"])
 

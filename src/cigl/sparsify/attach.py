@@ -29,7 +29,7 @@ from cigl.sparsify.rounds import count_weights
 from cigl.sparsify.schedule import Decay, Rise, Timetable
 from cigl.sparsify.select import LayerChoice, select, warn_of_dense_majority
 from cigl.sparsify.selection import Request, largest_of
-from cigl.sparsify.shards import local, local_gradient
+from cigl.sparsify.shards import check_all_sharded, local, local_gradient
 from cigl.sparsify.sparsifier import Sparsifier
 
 
@@ -111,6 +111,7 @@ def attach(
     if is_attached(model):
         raise CiglError("this model is attached already: call detach() on its sparsifier first.")
     selected = select(model, layers)
+    check_all_sharded({s.name: s.parameter for s in selected})
     if sparsity:
         warn_of_dense_majority(model, selected, layers or {})
     check_held(followed, [(s.name, s.parameter) for s in selected])

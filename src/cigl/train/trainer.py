@@ -200,12 +200,14 @@ class Trainer:
 
     def predict(self, model: nn.Module, split: str) -> tuple[Tensor, Tensor]:
         """Logits and labels of a whole split, to which each rank contributes its part."""
-        whole = self.splits.split(split)
-        mine = whole.take(self.ranks.part(len(whole))) if self.ranks.size > 1 else whole
+        mine = whole = self.splits.split(split)
+        divides = 1 < self.ranks.size <= len(whole)  # of fewer samples than ranks, each predicts all
+        if divides:
+            mine = whole.take(self.ranks.part(len(whole)))
         with phase(f"evaluating on the {split} data"):
             batches = mine.batches(EVALUATION_BATCH, device=self.device, workers=self.config.workers)
             logits, labels = predict(model, batches)
-        return self.ranks.concatenate(logits), self.ranks.concatenate(labels)
+        return (self.ranks.concatenate(logits), self.ranks.concatenate(labels)) if divides else (logits, labels)
 
     def finalize(self) -> nn.Module:
         """The finished model; batch-norm statistics from training data where they must be re-estimated."""

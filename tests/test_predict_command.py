@@ -16,7 +16,7 @@ from cigl import tensors
 from cigl.cli import app
 from cigl.cli.predict import table
 from cigl.data.folder import scan
-from cigl.train.run import evaluate_run
+from cigl.train.evaluate import evaluate_run
 
 runner = CliRunner()
 

@@ -47,9 +47,17 @@ def listed(names: Iterable[object], most: int = 3) -> str:
     return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
 
 
+def count(number: int, what: str) -> str:
+    """
+    >>> count(1, "snapshot"), count(1200, "step")
+    ('1 snapshot', '1,200 steps')
+    """
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
 def unknown(kind: str, name: object, known: Iterable[str]) -> CiglError:
     """The error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]!r}?" if near else "there is " + ", ".join(names) + "."
+    hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(names)}."
     return CiglError(f"unknown {kind} {name!r}: {hint}")

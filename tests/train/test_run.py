@@ -17,8 +17,9 @@ import torch
 import cigl
 from cigl import CiglError, CiglWarning, tensors
 from cigl.train.config import Config
+from cigl.train.evaluate import evaluate_run
 from cigl.train.folder import RunFolder
-from cigl.train.run import complete, evaluate_run, resume, train
+from cigl.train.run import complete, resume, train
 from cigl.train.signals import Stopped
 from cigl.train.trainer import Splits, Trainer
 
@@ -295,7 +296,7 @@ def test_signals_save_and_end_with_their_code(number, code, tmp_path):
     started(process, tmp_path / "a")
     process.send_signal(number)
     assert process.wait(60) == code
-    assert "what was trained is saved, resume it with --resume" in process.stderr.read()
+    assert "what was trained is saved, resume it with: cigl train --resume" in process.stderr.read()
     assert RunFolder(tmp_path / "a").load_checkpoint() is not None
 
 

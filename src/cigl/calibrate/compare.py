@@ -11,7 +11,8 @@ import numpy as np
 from cigl.calibrate.bins import Array
 from cigl.calibrate.intervals import percentile_interval
 from cigl.calibrate.registry import metric
-from cigl.calibrate.report import Estimate, Report, in_column
+from cigl.calibrate.report import Estimate, Report
+from cigl.calibrate.words import cell
 from cigl.callable_module import make_callable
 from cigl.errors import CiglError, unknown
 
@@ -72,11 +73,11 @@ class Comparison:
         return {"n": self.n, "differences": {name: asdict(row) for name, row in self.differences.items()}}
 
     def __str__(self) -> str:
-        lines = [f"a - b on the same {self.n} samples; 95 % intervals of the paired bootstrap"]
-        lines.append(f"{'':<20}{'a':>9}{'b':>9}{'a - b':>9}{'low':>9}{'high':>9}{'P(wrong sign)':>15}  better")
+        lines = [f"a - b on the same {self.n:,} samples; 95 % intervals of the paired bootstrap"]
+        lines.append(f"{'':<18}{'a':>10}{'b':>10}{'a - b':>10}{'low':>10}{'high':>10}{'P(wrong sign)':>15}  better")
         for row in self.differences.values():
-            numbers = "".join(map(in_column, (row.a, row.b, row.difference, row.low, row.high)))
-            lines.append(f"{row.name:<20}{numbers}{row.wrong_sign:15.3f}  {row.better}".rstrip())
+            numbers = "".join(f"{cell(row.name, x):>10}" for x in (row.a, row.b, row.difference, row.low, row.high))
+            lines.append(f"{row.name:<18}{numbers}{row.wrong_sign:15.3f}  {row.better}".rstrip())
         return "\n".join(lines)
 
 

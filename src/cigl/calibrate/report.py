@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from cigl.calibrate import intervals, store
+from cigl.calibrate import intervals, store, words
 from cigl.calibrate.bins import Array, check_bins
 from cigl.calibrate.measures import Measures
 from cigl.calibrate.metrics import root
@@ -21,7 +21,6 @@ from cigl.errors import CiglError, unknown
 
 RESAMPLES = 1000
 NULL_DRAWS = 200  # label sets drawn from a model's own probabilities
-_FEW = 30
 
 
 class Estimate(float):
@@ -72,7 +71,7 @@ class Bin:
     accuracy_high: float | None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Report:
     """Accuracy, proper scores and calibration errors with 95 % intervals; ``cigl.evaluate`` makes it.
 
@@ -99,8 +98,8 @@ class Report:
     bins: int
     metrics: dict[str, Estimate]
     table: list[Bin]
-    samples: Samples = field(repr=False)
-    draws: dict[str, Array] = field(repr=False)
+    samples: Samples
+    draws: dict[str, Array]
 
     def __getattr__(self, name: str) -> Estimate:
         metrics = self.__dict__.get("metrics", {})  # absent while a copy is being made
@@ -180,24 +179,24 @@ class Report:
 
         reliability_diagrams({"": self}, path)
 
+    @property
+    def verdict(self) -> str:
+        """The report in a sentence."""
+        return words.verdict(self)
+
+    def explain(self) -> str:
+        """What the numbers of the table mean."""
+        return words.explanation(self.metrics)
+
     def __str__(self) -> str:
-        lines = [f"{self.n} samples, {self.classes} classes; 95 % intervals of {self.resamples} resamples"]
-        lines.append(f"{'':<20}{'value':>9}{'low':>9}{'high':>9}{'floor':>9}")
-        for name, e in self.metrics.items():
-            numbers = (e, e.low, e.high) if e.floor is None else (e, e.low, e.high, e.floor)
-            lines.append(f"{name:<20}" + "".join(map(in_column, numbers)))
-        if self.n < _FEW:
-            lines.append(f"{self.n} samples are too few for these intervals to be believed.")
-        return "\n".join(lines)
+        return "\n".join([words.wrapped(self.verdict), "", *words.table(self)])
 
-
-def in_column(value: float) -> str:
-    """A number in 9 characters: 4 decimals, or 3 digits of a small one.
-
-    >>> in_column(0.25), in_column(0.000381)
-    ('   0.2500', ' 0.000381')
-    """
-    return f"{value:9.3g}" if 0 < abs(value) < 0.001 else f"{value:9.4f}"
+    def __repr__(self) -> str:
+        shown = [f"{name} {words.cell(name, self.metrics[name])}" for name in ("accuracy", "nll", "gap")]
+        shown += [
+            f"{name} {words.cell('ece_15', x)}" for name, x in (("ece", self.ece), ("floor", self.ece.floor or 0))
+        ]
+        return f"<Report on {words.samples(self.n)}, {self.classes} classes: {', '.join(shown)}>"
 
 
 def report(

@@ -43,7 +43,7 @@ class Predictions:
         number = probabilities.shape[1]
         names = tuple(map(str, range(number))) if classes is None else tuple(classes)
         if len(names) != number:
-            raise CiglError(f"the model tells {number} classes apart, but there are {len(names)} names for them.")
+            raise CiglError(f"the model has {number} classes, but there are {len(names)} names for them.")
         confidences, best = probabilities.max(1)
         return cls([names[k] for k in best.tolist()], confidences, probabilities, names)
 
@@ -87,7 +87,7 @@ def predict(
     known, prepared = checked_entries(classes, preprocessing)
     if prepared is None:
         raise CiglError(
-            "the model does not say what an image becomes before it sees it: pass preprocessing=cigl.Preprocessing("
+            "the model does not record how its images are preprocessed: pass preprocessing=cigl.Preprocessing("
             "size, mean, std), or save it with the model, cigl.save(model, path, classes=..., preprocessing=...)."
         )
     single = separate(images)

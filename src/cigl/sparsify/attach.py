@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cigl.callable_module import make_callable
-from cigl.errors import CiglError, CiglWarning, unknown
+from cigl.errors import CiglError, CiglWarning, count, unknown
 from cigl.sparsify.binding import is_attached, unwrap
 from cigl.sparsify.checks import check_agreed
 from cigl.sparsify.distribution import allocate
@@ -227,7 +227,7 @@ def _check_times(method: Method, table: Timetable) -> None:
     few = len(snapshots) < 5 and method.average_of == "Z*W" and not method.keep_snapshots
     if few and method.has_random_mask:
         message = (
-            f"only {len(snapshots)} snapshots will be averaged, so much of Z's noise stays in the result: "
+            f"only {count(len(snapshots), 'snapshot')} will be averaged, so much of Z's noise stays in the result: "
             "cigl.method('cigl', average_of='p*W') averages its expectation instead."
         )
         warnings.warn(message, CiglWarning, stacklevel=3)

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from cigl.errors import CiglError, CiglWarning
+from cigl.errors import CiglError, CiglWarning, count
 from cigl.sparsify import checkpoint, finish
 from cigl.sparsify.batch_norm import Forward, running_norms
 from cigl.sparsify.binding import Binding
@@ -133,6 +133,14 @@ class Sparsifier:
         if not isinstance(self.table, CycleTimetable):
             raise CiglError(f"method {self.method.name!r} has no learning-rate cycle; 'sup-tickets' has.")
         return self.table.learning_rate(before)
+
+    def __repr__(self) -> str:
+        weights, active = (sum(values) for values in zip(*((x.size, x.target) for x in self.layers), strict=True))
+        return (
+            f"<Sparsifier {self.method.name}: step {self.step:,} of {self.table.steps:,}, "
+            f"{count(active, 'weight')} of {weights:,} in {count(len(self.layers), 'layer')} "
+            f"({100 - 100 * active / weights:.4g} % sparsity)>"
+        )
 
     # Results
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,9 +24,12 @@ import cigl.data
 import cigl.models
 from cigl.calibrate import mixup, predict
 from cigl.data import Source, Split
+from cigl.data.check import require_readable
 from cigl.data.split import WHOLE, Share
 from cigl.errors import CiglError, CiglWarning, listed
+from cigl.phases import phase
 from cigl.sparsify.attach import attach
+from cigl.sparsify.averaging import Mean
 from cigl.sparsify.batch_norm import running_norms
 from cigl.sparsify.methods import Method, method, options
 from cigl.sparsify.schedule import CycleTimetable
@@ -34,6 +38,7 @@ from cigl.train.evaluation_batch import evaluation_batch
 from cigl.train.gradients import averaging_gradients, explain
 from cigl.train.optim import build_optimizer, lr_factor
 from cigl.train.ranks import ONE, Ranks
+from cigl.train.threads import step_flops
 
 
 @dataclass
@@ -73,7 +78,9 @@ class Splits:
     def split(self, name: str) -> Split:
         found = {"train": self.train, "validation": self.validation, "test": self.source.test}.get(name)
         if found is None:
-            raise CiglError(f"this run has no {name} split: there is train, test and, with validation, validation.")
+            raise CiglError(
+                f"this run has no {name} data: choose train or test (or validation, for a run with --validation)."
+            )
         return found
 
 
@@ -105,6 +112,7 @@ class Trainer:
         if ranks.size > 1 and self.device.type != "cpu":  # torch has none for the CPU
             self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
         self.evaluation_batch = evaluation_batch(self.model, splits.source.shape)
+        self.step_flops = step_flops(self.model, splits.source.shape, config.batch_size // ranks.size)
         self.optimizer = build_optimizer(config, self.model)
         self.sparse = attach(
             self.model,
@@ -126,6 +134,7 @@ class Trainer:
         self.sums = [0.0, 0, 0]  # loss, right, seen
         self.seconds = 0.0  # that the epoch under way has taken, before a resume too
         self.lr = config.lr  # of the last step
+        self.last_loss = math.nan
 
     @property
     def step(self) -> int:
@@ -183,6 +192,7 @@ class Trainer:
             )
         self._average_statistics(self.model)
         self.optimizer.step()
+        self.last_loss = total / seen
         self.sums = [self.sums[0] + total, self.sums[1] + int(right), self.sums[2] + int(seen)]
 
     def _forward(self, x: Tensor) -> Tensor:
@@ -223,15 +233,18 @@ class Trainer:
         divides = 1 < self.ranks.size <= len(whole)  # of fewer samples than ranks, each predicts all
         if divides:
             mine = whole.take(self.ranks.part(len(whole)))
-        batches = mine.batches(self.evaluation_batch, device=self.device, workers=self.config.workers)
-        logits, labels = predict(model, batches)
+        with phase(f"evaluating on the {split} data"):
+            batches = mine.batches(self.evaluation_batch, device=self.device, workers=self.config.workers)
+            logits, labels = predict(model, batches)
         return (self.ranks.concatenate(logits), self.ranks.concatenate(labels)) if divides else (logits, labels)
 
     def finalize(self) -> nn.Module:
         """The finished model; batch-norm statistics from training data where they must be re-estimated."""
         wanted = self.sparse.needs_loader or self.config.reestimate
         batches = self._training_batches(self.config.epochs, 0, self.ranks.share)
-        model = self.sparse.finalize(batches if wanted else None).eval()
+        name = "averaging the weights" if isinstance(self.sparse.collection, Mean) else "finishing the model"
+        with phase(name + " and re-estimating batch norm" * wanted):
+            model = self.sparse.finalize(batches if wanted else None).eval()
         if wanted:
             self._average_statistics(model)
         return model
@@ -284,6 +297,20 @@ class Trainer:
     def seed_generator(self) -> None:
         """Torch's global one, which dropout layers draw from; each rank has numbers of its own."""
         torch.manual_seed(self.config.seed + (self.ranks.rank << 32))
+
+
+def opened(config: Config, ranks: Ranks = ONE) -> Trainer:
+    """The run's data and model, before its first step; the ranks must have the same data."""
+    with phase(f"opening {config.dataset}"):
+        splits = Splits.of(config)
+    if splits.source.files is not None:
+        with phase("checking the images"):
+            require_readable(splits.source.files, config.workers, ranks.share)
+    labels = {"training": splits.train.labels, "test": splits.source.test.labels}
+    checksums = {f"the checksum of the {name} labels": zlib.crc32(each.numpy().data) for name, each in labels.items()}
+    ranks.refuse_different(checksums)
+    with phase("building the model"):
+        return Trainer(config, splits, ranks)
 
 
 def _check_batch(config: Config, ranks: Ranks) -> None:

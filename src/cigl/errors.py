@@ -7,11 +7,23 @@ from collections.abc import Iterable
 
 
 class CiglError(ValueError):
-    """An input or an order of calls that cannot work."""
+    """An input or an order of calls that cannot work. The message says what to do, and nothing has changed.
+
+    >>> import cigl
+    >>> try:
+    ...     cigl.method("rigle")
+    ... except cigl.CiglError as error:
+    ...     print(error)
+    unknown method 'rigle': did you mean 'rigl'?
+    """
 
 
 class CiglWarning(UserWarning):
-    """Something that works, but probably not as it was meant."""
+    """Something that works, but probably not as it was meant. To turn it into an error:
+
+    >>> import cigl, warnings
+    >>> warnings.simplefilter("error", cigl.CiglWarning)  # doctest: +SKIP
+    """
 
 
 def one_line(error: BaseException, longest: int = 300) -> str:

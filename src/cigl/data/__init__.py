@@ -35,14 +35,25 @@ _OWN = {
 def names() -> dict[str, str]:
     """All datasets, each with one line about it.
 
-    >>> list(names())[:3]
+    >>> import cigl
+    >>> list(cigl.data.names())[:3]
     ['mnist1d', 'mnist', 'fashion-mnist']
     """
     return {name: entry.line for table in (GENERATED, FETCHED, STREAMED) for name, entry in table.items()} | _OWN
 
 
 def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool = True) -> Path:
-    """Fetch the dataset into the cache folder ($CIGL_DATA, else ~/.cache/cigl); nothing happens if it is there."""
+    """Fetch a dataset into the cache folder; nothing happens if it is there.
+
+    Args:
+        name: A name from ``cigl.data.names()``.
+        folder: The cache folder (default: ``$CIGL_DATA``, else ``~/.cache/cigl``).
+        progress: Show a bar.
+
+    >>> import cigl
+    >>> cigl.data.get("mnist1d").is_dir()  # generated here, not downloaded
+    True
+    """
     root = store.root(folder)
     if name in FETCHED:
         return fetch.fetch(name, FETCHED[name], root, progress)
@@ -56,9 +67,16 @@ def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool 
 def open(
     name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0, image_size: int | None = None
 ) -> Source:
-    """The dataset, ready for use. ``seed`` is for data that is generated here, ``image_size`` for folders of images.
+    """The dataset, ready for use.
 
-    >>> source = open("mnist1d")
+    Args:
+        name: A name from ``cigl.data.names()``, ``folder:PATH`` or ``package.module:function``.
+        folder: The cache folder (default: ``$CIGL_DATA``, else ``~/.cache/cigl``).
+        seed: For data that is generated here.
+        image_size: Of images in folders, in pixels (default: the shorter side of half of them, at most 224).
+
+    >>> import cigl
+    >>> source = cigl.data.open("mnist1d")
     >>> source.shape, source.classes, len(source.train), len(source.test)
     ((40,), 10, 4000, 10000)
     """

@@ -55,7 +55,14 @@ class Loading:
 
 
 class Split(ABC):
-    """Examples with labels; ``labels`` is an int64 tensor on the CPU."""
+    """Examples with labels; ``labels`` is an int64 tensor on the CPU.
+
+    >>> import cigl
+    >>> test = cigl.data.open("mnist1d").test
+    >>> x, y = next(test.batches(32))
+    >>> x.shape, y.dtype
+    (torch.Size([32, 40]), torch.int64)
+    """
 
     labels: Tensor
 
@@ -132,10 +139,20 @@ class Split(ABC):
         workers: int = 0,
         share: Share = WHOLE,
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs (float32, normalised) and labels (int64) of batches ``start``, ``start + 1``, ... of this epoch.
+        """Inputs (float32, normalised) and labels (int64) of the batches of an epoch.
 
-        ``workers`` processes load image folders; data in memory needs none. With ``share=(k, n)`` each batch is cut
-        into n parts, of which the k-th is read: together they are the batch that one process would have had.
+        Args:
+            batch_size: Examples per batch.
+            seed: Of order and augmentation.
+            epoch: Its number; another epoch has another order.
+            shuffle: In random order.
+            augment: Random crops and mirror images, where the dataset has them.
+            drop_last: Leave out the last batch if it is smaller.
+            start: The number of the first batch: batches before it are skipped without being read.
+            device: Where the batches are to be.
+            workers: Processes that load image folders; data in memory needs none.
+            share: (k, n) cuts each batch into n parts, of which the k-th is read: together they are the batch that one
+                process would have had.
         """
         steps = self.steps(batch_size, drop_last)
         if start < 0 or epoch < 0 or workers < 0:
@@ -160,7 +177,17 @@ class Split(ABC):
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset that is ready for use: ``train`` to learn from, ``test`` to be judged by."""
+    """A dataset that is ready for use: ``train`` to learn from, ``test`` to be judged by.
+
+    ``class_names`` are in the order of the classes' numbers; ``preprocessing`` is that of images when they are not
+    augmented, or None.
+
+    >>> import cigl
+    >>> source = cigl.data.open("mnist1d")
+    >>> train, validation = source.train.divide(0.1, seed=0)
+    >>> len(train), len(validation)
+    (3600, 400)
+    """
 
     name: str
     classes: int

@@ -58,13 +58,26 @@ def train(
     log: tuple[str, ...] | None = None,
     log_every: int = EVERY,
 ) -> dict[str, Any]:
-    """Train in a new folder and return what ``result.json`` holds.
+    """Train in a new folder and return what ``result.json`` holds: what `cigl train` does.
 
-    ``progress(trainer, row)`` is called after every step (row None) and epoch (its metrics). ``ranks`` are those that
-    train it together: every one of them calls this function, and rank 0 writes. ``threads`` of the CPU are by default
-    chosen by the work in a step, one for a small network, and at most ``torch.get_num_threads()``. ``log`` names
-    trackers (tensorboard, wandb, mlflow; by default those of $CIGL_LOG), which get the numbers of every ``log_every``
-    steps, as ``steps.csv`` does.
+    Args:
+        config: The run; ``cigl.train.resolve({"sparsity": 0.9})`` makes one.
+        out: The run's folder. It must not have a run in it.
+        progress: ``progress(trainer, row)`` is called after every step (row None) and epoch (its metrics).
+        checkpoint_minutes: Save at least this often, besides once per epoch.
+        ranks: The processes that train it together: every one of them calls this function, and rank 0 writes.
+        threads: Of the CPU. By default chosen by the work in a step, one for a small network, and at most
+            ``torch.get_num_threads()``.
+        log: Names of trackers (tensorboard, wandb, mlflow; by default those of $CIGL_LOG).
+        log_every: Steps between the numbers that they and ``steps.csv`` get.
+
+    >>> from pathlib import Path
+    >>> from cigl.train import Config, train
+    >>> import tempfile
+    >>> config = Config(train_size=320, epochs=2, update_every=4, average_of="p*W")
+    >>> result = train(config, Path(tempfile.mkdtemp()) / "run")
+    >>> round(result["density"], 3)
+    0.2
     """
     execution = _execution(checkpoint_minutes, True, threads, log, log_every)
     folder = folder_of(out, ranks)
@@ -116,9 +129,18 @@ def resume(
 ) -> dict[str, Any]:
     """Resume the run in this folder where it was stopped or killed; a finished run is only read.
 
-    With the same ``kernels`` and ``threads`` (None: those it was started with) and number of ``ranks``, on the same
-    machine and versions, it ends with the same bits as if it had never stopped; otherwise a warning says what differs.
-    It continues to log where it did (``log``: None), in the same runs of those trackers.
+    With the same kernels, threads and number of ranks, on the same machine and versions, it ends with the same bits as
+    if it had never stopped; otherwise a warning says what differs.
+
+    Args:
+        out: The run's folder.
+        progress: As for ``train``.
+        checkpoint_minutes: As for ``train``.
+        kernels: "auto", "sparse" or "masked" (None: the run's own).
+        ranks: As for ``train``.
+        threads: None: those it was started with.
+        log: As for ``train``; None: where it logged before, in the same runs of those trackers.
+        log_every: As for ``train``.
     """
     execution = _execution(checkpoint_minutes, True, threads, log, log_every)
     folder = folder_of(out, ranks)

@@ -66,7 +66,7 @@ def train(
         progress: ``progress(trainer, row)`` is called after every step (row None) and epoch (its metrics).
         checkpoint_minutes: Save at least this often, besides once per epoch.
         ranks: The processes that train it together: every one of them calls this function, and rank 0 writes.
-        threads: Of the CPU; by default chosen by the work in a step, one for a small network, and at most
+        threads: Of the CPU. By default chosen by the work in a step, one for a small network, and at most
             ``torch.get_num_threads()``.
         log: Names of trackers (tensorboard, wandb, mlflow; by default those of $CIGL_LOG).
         log_every: Steps between the numbers that they and ``steps.csv`` get.
@@ -129,8 +129,8 @@ def resume(
 ) -> dict[str, Any]:
     """Resume the run in this folder where it was stopped or killed; a finished run is only read.
 
-    With the same kernels, threads and number of ranks, on the same machine and versions, it ends with the same bits as if
-    it had never stopped; otherwise a warning says what differs.
+    With the same kernels, threads and number of ranks, on the same machine and versions, it ends with the same bits as
+    if it had never stopped; otherwise a warning says what differs.
 
     Args:
         out: The run's folder.
@@ -138,8 +138,8 @@ def resume(
         checkpoint_minutes: As for ``train``.
         kernels: "auto", "sparse" or "masked" (None: the run's own).
         ranks: As for ``train``.
-        threads: Of the CPU (None: as many as the run was started with).
-        log: As for ``train`` (None: where it logged before, in the same runs of those trackers).
+        threads: None: those it was started with.
+        log: As for ``train``; None: where it logged before, in the same runs of those trackers.
         log_every: As for ``train``.
     """
     execution = _execution(checkpoint_minutes, True, threads, log, log_every)
@@ -370,44 +370,8 @@ def _pilot_temperature(
             with phase("pilot run"):
                 return float(_complete(pilot, place, requests, progress, quiet, ranks)["temperature"])
         except Busy:
-            time.sleep(0.2)  # another run's process trains this pilot
-
-
-def evaluate_run(
-    out: Path | str, *, split: str = "test", temperature: bool = False, masks: int | None = None
-) -> Report:
-    """The calibration report of a finished run.
-
-    Args:
-        out: The run's folder.
-        split: Of the data: "test", "validation" or "train".
-        temperature: With the run's temperature.
-        masks: Average the predictions of so many random masks.
-    """
-    folder = RunFolder(out)
-    config = folder.read_config()
-    if not folder.is_finished:
-        raise CiglError(f"the run in {out} is not finished: resume it with `cigl train --resume {out}`.")
-    trainer = Trainer(config, Splits.of(config))
-    if has_members(trainer) and (masks is not None or trainer.sparse.method.predicts_with == "members"):
-        trainer.load(folder.checkpoint(config.epochs * trainer.steps_per_epoch))
-    if masks is not None:
-        predictor: nn.Module = Ensemble(trainer.sparse.members(masks)).eval()
-    else:
-        model = cigl.models.build(config.model, trainer.splits.source.classes, trainer.splits.source.shape)
-        model.load_state_dict(tensors.load(folder.path / MODEL))
-        predictor = predictor_of(trainer, model.to(trainer.device).eval())
-    if temperature and split == "validation":
-        warnings.warn(
-            "the temperature was fitted on this very split: its report is flattering.", CiglWarning, stacklevel=2
-        )
-    if temperature:
-        value = folder.read_json("result.json")["temperature"]
-        if value is None:
-            raise CiglError(f"the run in {out} has no temperature: train it with --temperature holdout or pilot.")
-        predictor = TemperatureScaled(predictor, value)
-    logits, labels = trainer.predict(predictor, split)
-    return report(logits=logits, labels=labels)
+            with phase("waiting for another process, which trains the pilot run"):
+                time.sleep(0.2)
 
 
 def versions(ranks: Ranks = ONE) -> dict[str, str]:

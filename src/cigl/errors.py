@@ -7,11 +7,23 @@ from collections.abc import Iterable
 
 
 class CiglError(ValueError):
-    """An input or an order of calls that cannot work."""
+    """An input or an order of calls that cannot work. The message says what to do, and nothing has changed.
+
+    >>> import cigl
+    >>> try:
+    ...     cigl.method("rigle")
+    ... except cigl.CiglError as error:
+    ...     print(error)
+    unknown method 'rigle': did you mean 'rigl'?
+    """
 
 
 class CiglWarning(UserWarning):
-    """Something that works, but probably not as it was meant."""
+    """Something that works, but probably not as it was meant. To turn it into an error:
+
+    >>> import cigl, warnings
+    >>> warnings.simplefilter("error", cigl.CiglWarning)  # doctest: +SKIP
+    """
 
 
 def one_line(error: BaseException, longest: int = 300) -> str:
@@ -21,6 +33,18 @@ def one_line(error: BaseException, longest: int = 300) -> str:
     "sizes don't match"
     """
     return (" ".join(str(error).split()) or type(error).__name__)[:longest].removesuffix(".")
+
+
+def listed(names: Iterable[object], most: int = 3) -> str:
+    """Names for a sentence, not more than a few of them.
+
+    >>> listed(["cat"]), listed(["a", "b"]), listed("abcdefg")
+    ("'cat'", "'a' and 'b'", "'a', 'b', 'c' and 4 more")
+    """
+    quoted = [repr(name) for name in names]
+    if len(quoted) > most + 1:
+        quoted = [*quoted[:most], f"{len(quoted) - most} more"]
+    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
 
 
 def count(number: int, what: str) -> str:

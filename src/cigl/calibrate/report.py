@@ -26,6 +26,7 @@ NULL_DRAWS = 200  # label sets drawn from a model's own probabilities
 class Estimate(float):
     """A number with its 95 % interval (``low``, ``high``) and, for calibration errors, its noise ``floor``.
 
+    >>> from cigl.calibrate import Estimate
     >>> e = Estimate(0.02, low=0.01, high=0.03, floor=0.006)
     >>> e > 0.015, e.floor
     (True, 0.006)
@@ -50,7 +51,16 @@ class Estimate(float):
 
 @dataclass(frozen=True)
 class Bin:
-    """One bin (low, high] of the asked-for scheme; without samples it has no confidence and no accuracy."""
+    """One bin (low, high] of confidence, a row of ``report.table``.
+
+    ``accuracy_low`` and ``accuracy_high`` are a 95 % Clopper-Pearson interval. Without samples a bin has neither
+    confidence nor accuracy.
+
+    >>> from cigl.calibrate import report
+    >>> table = report(probabilities=[[0.9, 0.1]] * 4, labels=[0, 0, 0, 1], bins=10).table
+    >>> table[8].count, table[8].accuracy
+    (4, 0.75)
+    """
 
     low: float
     high: float
@@ -77,6 +87,7 @@ class Report:
     Bootstrap bins are those of the data (the edges of equal-mass bins don't move). Below about 30
     samples no bootstrap can be believed.
 
+    >>> from cigl.calibrate import report
     >>> r = report(probabilities=[[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]], labels=[0, 1, 1])
     >>> round(r.accuracy, 3), round(r.ece, 3), r.ece == r.ece_15
     (0.667, 0.3, True)
@@ -151,6 +162,7 @@ class Report:
     def smooth_ece(self) -> float:
         """SmoothECE (Blasiok & Nakkiran 2023), which needs no bins; from the extra ``cigl[smooth]``.
 
+        >>> from cigl.calibrate import report
         >>> r = report(probabilities=[[0.9, 0.1]] * 10, labels=[0] * 9 + [1])
         >>> r.smooth_ece() < 0.01
         True
@@ -190,8 +202,17 @@ class Report:
 def report(
     *, logits: Any = None, probabilities: Any = None, labels: Any, bins: int = BINS, resamples: int = RESAMPLES
 ) -> Report:
-    """Measure predictions (samples, classes) against labels. Give exactly one of logits and probabilities.
+    """The calibration report on predictions that are already there. Give exactly one of logits and probabilities.
 
+    Args:
+        logits: Of shape (samples, classes).
+        probabilities: Of shape (samples, classes); each row sums to 1.
+        labels: Class numbers from 0, of shape (samples,).
+        bins: How many bins the calibration errors have.
+        resamples: How many resamples the bootstrap draws.
+
+    >>> import torch
+    >>> from cigl.calibrate import report
     >>> logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
     >>> round(report(logits=logits, labels=[0, 2]).nll, 4)
     0.8955

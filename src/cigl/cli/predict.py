@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from cigl.cli.bars import bar
 from cigl.cli.format import command
 from cigl.cli.shared import Json, app, errors_in_one_line, importing
 from cigl.cli.status import status_line
@@ -48,7 +48,7 @@ def predict(
         files = _files(images)
         with status_line(as_json):
             loaded = _loaded(model)
-        with _progress(len(files), quiet=as_json) as advance:
+        with bar(len(files), quiet=as_json or len(files) <= MANY) as advance:
             found, failed = _predicted(loaded, files, top, advance)
         if as_json:
             typer.echo(json.dumps(_plain(model, loaded, found, failed)))
@@ -149,19 +149,6 @@ def _predicted(
             found += [(part[number], row) for number, row in zip(pixels, rows, strict=True)]
         advance(len(part))
     return found, failed
-
-
-@contextmanager
-def _progress(total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
-    if quiet or total <= MANY or not sys.stderr.isatty():
-        yield lambda number: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True, redirect_stdout=False) as bar:
-        task = bar.add_task("images", total=total)
-        yield lambda number: bar.advance(task, number)
 
 
 def _plain(model: Path, loaded: _Loaded, found: list[Row], failed: list[tuple[str, str]]) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from cigl.train.config import PRESETS, Config, key_type, resolve
 
 # Not keys of a run.
 _SPECIAL = (
-    "out", "config", "preset", "resume", "checkpoint_minutes", "timeout_minutes", "threads", "quiet", "json", "explain",
+    "out", "config", "preset", "resume", "checkpoint_minutes", "timeout_minutes", "threads", "log", "log_every",
+    "quiet", "json", "explain",
 )  # fmt: skip
 
 
@@ -63,6 +64,7 @@ def train_command(**options: Any) -> None:
                 from cigl.train.joining import joined
                 from cigl.train.run import complete, resume, train
 
+            log = _log(special)
             with joined(special["timeout_minutes"]) as ranks:
                 ranks.refuse_different(_given(config, special, flags))
                 out = Path(ranks.from_main(str(out)))
@@ -71,6 +73,7 @@ def train_command(**options: Any) -> None:
                     "checkpoint_minutes": special["checkpoint_minutes"],
                     "ranks": ranks,
                     "threads": special["threads"],
+                    **log,
                 }
                 if special["resume"] is not None:
                     result = resume(out, kernels=flags.get("kernels"), **common)
@@ -87,11 +90,32 @@ def train_command(**options: Any) -> None:
 
 
 def _check_numbers(special: dict[str, Any]) -> None:
-    if special["threads"] is not None and special["threads"] < 1:
-        raise CiglError(f"--threads is {special['threads']}: give a whole number, at least 1.")
+    for name in ("threads", "log_every"):
+        if special[name] is not None and special[name] < 1:
+            raise CiglError(f"--{name.replace('_', '-')} is {special[name]}: give a whole number, at least 1.")
     for name in ("checkpoint_minutes", "timeout_minutes"):
         if not 0 < special[name] < float("inf"):
             raise CiglError(f"--{name.replace('_', '-')} is {special[name]:g}: give a number above 0.")
+
+
+def _log(special: dict[str, Any]) -> dict[str, Any]:
+    """The names of trackers, none of them, or (resumed) those of before."""
+    from cigl.integrations.trackers import check_trackers, names_of
+
+    if special["log"] is None:
+        return {"log_every": special["log_every"]}
+    names = names_of(special["log"])
+    check_trackers(names)
+    return {"log": names, "log_every": special["log_every"]}
+
+
+def _trackers(out: Path) -> list[str]:
+    """How to look at what a run has logged."""
+    from cigl.train.folder import RunFolder
+    from cigl.train.log import STATE
+
+    found = RunFolder(out).read_json(STATE) if (out / STATE).is_file() else {}
+    return [each["where"] for each in found.values()]
 
 
 def _title(config: Config, resumed: Path | None, out: Path) -> str:
@@ -114,6 +138,8 @@ def _show(out: Path, result: dict[str, Any], explain: bool) -> None:
     from cigl.train.show import show_result
 
     show_result(out, result, explain)
+    for where in _trackers(out):
+        typer.echo(f"logged: {where}")
     folder = shlex.quote(str(out))
     steps = [(f"cigl evaluate {folder}", "reliability diagram")]
     if result["temperature"] is None:
@@ -193,6 +219,8 @@ def _signature() -> inspect.Signature:
         ("checkpoint_minutes", float, 10.0, "save at least this often, besides once per epoch (default: 10)"),
         ("timeout_minutes", float, 10.0, "how long the processes of torchrun wait for each other (default: 10)"),
         ("threads", int | None, None, "CPU threads (default: by the size of the work, one for a small network)"),
+        ("log", str | None, None, "trackers, separated by commas: tensorboard, wandb, mlflow; or none"),
+        ("log_every", int, 50, "steps between two rows of steps.csv and of the trackers (default: 50)"),
         ("quiet", bool, False, "no progress bar"),
         ("json", bool, False, "print the result as JSON, for scripts"),
         ("explain", bool, False, "say what the numbers of the table mean"),

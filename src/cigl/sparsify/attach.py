@@ -61,8 +61,8 @@ def attach(
         optimizer: The optimizer that holds the model's parameters, or a wrapper around it.
         method: A name from ``cigl.methods()``, or one's own: an object, or ``"package.module:name"``.
         sparsity: The share of zeros among the selected weights, from 0 to below 1.
-        epochs, steps_per_epoch: The length of training, in optimizer steps (not batches); ``epochs`` may be a fraction
-            that makes a whole number of steps.
+        epochs: The length of training; may be a fraction that makes a whole number of steps.
+        steps_per_epoch: In optimizer steps, not batches.
         distribution: How the layers share the weights: "erk", "er" or "uniform".
         update_every: Steps between topology rounds. None, here and below: the method's own.
         drop_fraction: The share of active weights that the first round drops, or a ``Decay``.

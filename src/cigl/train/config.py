@@ -26,7 +26,14 @@ def option(default: Any, about: str) -> Any:
 
 @dataclass(frozen=True)
 class Config:
-    """A run, completely: the same configuration gives the same weights (CPU, same number of threads)."""
+    """A run, completely: the same configuration gives the same weights (CPU, same number of threads).
+
+    Each field is a flag of `cigl train` and a key of its YAML files; `cigl train --help` explains them.
+
+    >>> from cigl.train import Config
+    >>> Config(sparsity=0.9, seed=1).method
+    'cigl'
+    """
 
     dataset: str = option("mnist1d", "a name from `cigl data list`, folder:PATH or package.module:function")
     model: str = option("mlp", "a name from `cigl models`, or package.module:factory")
@@ -36,6 +43,10 @@ class Config:
     seed: int = option(0, "random seed of weights, masks, batches and augmentation")
     batch_size: int = option(64, "examples per step")
     train_size: int | None = option(None, "use this many training examples only")
+    subset: Literal["stratified", "first"] = option(
+        "stratified", "which ones --train-size takes: stratified (at random by seed, classes in their shares) or first"
+    )
+    image_size: int | None = option(None, "pixels a side, for folders of images (default: theirs, at most 224)")
     validation: float = option(0.0, "share of the training data to hold out; 0.1 with --temperature holdout")
     redraw: bool = option(False, "hold out another part of the data for each seed, not always the same")
     augment: bool = option(True, "augment images (pad, crop, flip) if that is usual for the dataset")
@@ -84,6 +95,8 @@ class Config:
     def __post_init__(self) -> None:
         for each in fields(self):
             object.__setattr__(self, each.name, _typed(each.name, getattr(self, each.name)))
+        if self.train_size is None:
+            object.__setattr__(self, "subset", "stratified")  # of all there is nothing to choose
         _check(self)
 
     @property
@@ -99,10 +112,16 @@ class Config:
         keys = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
         keys["options"] = dict(self.options)
         # as it was before there were such keys: digests name the folders of runs
-        for name, usual in (("options", {}), ("kernels", "auto"), ("redraw", False)):
-            if keys[name] == usual:
+        old = {"options": {}, "kernels": "auto", "redraw": False, "image_size": None, "subset": "first"}
+        for name, usual in old.items():
+            if keys[name] == usual or (name == "subset" and self.train_size is None):
                 del keys[name]
         return keys
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Config:
+        """From what ``plain`` gave, now or in version 0.1.0, which knew no other subset than the first examples."""
+        return cls(**{"subset": "first"} | _known(plain))
 
     def digest(self, *, without: tuple[str, ...] = ()) -> str:
         """A name for this configuration: the same keys and values, the same digest."""
@@ -188,6 +207,8 @@ def _check(config: Config) -> None:
         raise CiglError(f"seed is {config.seed}: give a whole number from 0 to below 2**32.")
     if config.epochs > 10**6:
         raise CiglError(f"epochs is {config.epochs}: give at most a million.")
+    if config.image_size is not None and not 8 <= config.image_size <= 4096:
+        raise CiglError(f"image_size is {config.image_size}: give a number of pixels from 8 to 4096.")
     if config.clip is not None and config.clip <= 0:
         raise CiglError(f"clip is {config.clip}: give a gradient norm above 0, or leave it out.")
     positive = {"epochs": config.epochs, "batch_size": config.batch_size, "lr": config.lr, "gamma": config.gamma}
@@ -229,19 +250,26 @@ _preset(
 _preset("mnist1d-mlp", "the default: half a minute on a CPU")
 _preset(
     "fashion-mnist-mlp", "10,000 images, an MLP: about 15 seconds on a CPU", dataset="fashion-mnist", model="mlp",
-    train_size=10_000, epochs=40, batch_size=128, lr=0.1, milestones=[0.34, 0.68], gamma=0.5, update_every=50,
+    train_size=10_000, subset="first", epochs=40, batch_size=128, lr=0.1, milestones=[0.34, 0.68], gamma=0.5,
+    update_every=50,
 )  # fmt: skip
 _preset(
     "cifar10-convnet", "a small convolutional network: minutes on a CPU", dataset="cifar10", model="convnet",
-    train_size=10_000, epochs=20, batch_size=128, lr=0.05, update_every=50,
+    train_size=10_000, subset="first", epochs=20, batch_size=128, lr=0.05, update_every=50,
 )  # fmt: skip
 
 
 def resolve(
     flags: Mapping[str, Any] | None = None, file: Path | str | None = None, preset: str | None = None
 ) -> Config:
-    """Flags win over the file, the file over the preset, the preset over the defaults.
+    """A configuration from several sources: flags win over the file, the file over the preset, that over the defaults.
 
+    Args:
+        flags: Keys and values.
+        file: A YAML file with keys.
+        preset: A name of ``cigl.train.PRESETS``.
+
+    >>> from cigl.train import resolve
     >>> resolve({"seed": 3}, preset="fashion-mnist-mlp").batch_size
     128
     """
@@ -251,7 +279,17 @@ def resolve(
     if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
         raise unknown("preset", preset, PRESETS)
     keys = dict(PRESETS[preset][1]) if preset is not None else {}
-    return Config(**_known(keys | given | dict(flags or {})))
+    if _is_complete(given):
+        given = {"subset": "first"} | given
+    given |= dict(flags or {})
+    if "train_size" in given:
+        keys.pop("subset", None)  # the preset's goes with the preset's number
+    return Config(**_known(keys | given))
+
+
+def _is_complete(keys: Mapping[str, Any]) -> bool:
+    """Whether it is from a run's folder: it has every key that ``plain`` has always had, and is read as by ``of``."""
+    return set(keys) >= set(Config(train_size=1, subset="first").plain())
 
 
 def _known(keys: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,14 @@ def predictor_of(trainer: Trainer, model: nn.Module, masks: int = MASKS) -> nn.M
 def evaluate_run(
     out: Path | str, *, split: str = "test", temperature: bool = False, masks: int | None = None
 ) -> Report:
-    """The calibration report of a finished run, on any of its splits."""
+    """The calibration report of a finished run.
+
+    Args:
+        out: The run's folder.
+        split: Of the data: "test", "validation" or "train".
+        temperature: With the run's temperature.
+        masks: Average the predictions of so many random masks.
+    """
     folder = RunFolder(out)
     config = folder.read_config()
     if not folder.is_finished:

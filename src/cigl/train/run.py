@@ -19,18 +19,21 @@ import cigl
 from cigl.calibrate import fit_temperature
 from cigl.calibrate.report import report
 from cigl.errors import CiglError, CiglWarning
+from cigl.integrations.trackers import check_trackers
 from cigl.phases import phase
 from cigl.train.config import Config
 from cigl.train.evaluate import has_members, predictor_of
 from cigl.train.finished import MODEL, about_model
 from cigl.train.folder import Busy, RunFolder
+from cigl.train.log import EVERY, Log, Trackers
 from cigl.train.ranks import ONE, Ranks
 from cigl.train.shared_folder import folder_of
 from cigl.train.signals import Requests, listening
 from cigl.train.threads import check_threads, difference, recorded, threads_for, using
-from cigl.train.trainer import Trainer, opened
+from cigl.train.trainer import Splits, Trainer, opened
 
 Progress = Callable[[Trainer, "dict[str, Any] | None"], None]
+DATA = "data.json"
 PILOT_SEED = 0
 
 
@@ -40,6 +43,8 @@ class Execution(NamedTuple):
     minutes: float
     every_epoch: bool = True
     threads: int | None = None  # those it was started with; at first as many as its steps are worth
+    log: tuple[str, ...] | None = None  # names of trackers; None for those of before, or of $CIGL_LOG
+    log_every: int = EVERY  # steps
 
 
 def train(
@@ -50,14 +55,31 @@ def train(
     checkpoint_minutes: float = 10.0,
     ranks: Ranks = ONE,
     threads: int | None = None,
+    log: tuple[str, ...] | None = None,
+    log_every: int = EVERY,
 ) -> dict[str, Any]:
-    """Train in a new folder and return what ``result.json`` holds.
+    """Train in a new folder and return what ``result.json`` holds: what `cigl train` does.
 
-    ``progress(trainer, row)`` is called after every step (row None) and epoch (its metrics). ``ranks`` are those that
-    train it together: every one of them calls this function, and rank 0 writes. ``threads`` of the CPU are by default
-    chosen by the work in a step, one for a small network, and at most ``torch.get_num_threads()``.
+    Args:
+        config: The run; ``cigl.train.resolve({"sparsity": 0.9})`` makes one.
+        out: The run's folder. It must not have a run in it.
+        progress: ``progress(trainer, row)`` is called after every step (row None) and epoch (its metrics).
+        checkpoint_minutes: Save at least this often, besides once per epoch.
+        ranks: The processes that train it together: every one of them calls this function, and rank 0 writes.
+        threads: Of the CPU. By default chosen by the work in a step, one for a small network, and at most
+            ``torch.get_num_threads()``.
+        log: Names of trackers (tensorboard, wandb, mlflow; by default those of $CIGL_LOG).
+        log_every: Steps between the numbers that they and ``steps.csv`` get.
+
+    >>> from pathlib import Path
+    >>> from cigl.train import Config, train
+    >>> import tempfile
+    >>> config = Config(train_size=320, epochs=2, update_every=4, average_of="p*W")
+    >>> result = train(config, Path(tempfile.mkdtemp()) / "run")
+    >>> round(result["density"], 3)
+    0.2
     """
-    check_threads(threads)
+    execution = _execution(checkpoint_minutes, True, threads, log, log_every)
     folder = folder_of(out, ranks)
     with listening() as requests:
         _refuse_started(folder)
@@ -65,8 +87,15 @@ def train(
         _check(requests, ranks)
         with folder.locked():
             _refuse_started(folder)
-            execution = Execution(checkpoint_minutes, threads=threads)
             return _continue(folder, trainer, requests, progress, execution)
+
+
+def _execution(
+    minutes: float, every_epoch: bool, threads: int | None, log: tuple[str, ...] | None, log_every: int
+) -> Execution:
+    check_threads(threads)
+    check_trackers(log or ())
+    return Execution(minutes, every_epoch, threads, log, log_every)
 
 
 def _check(requests: Requests, ranks: Ranks) -> None:
@@ -77,6 +106,7 @@ def _check(requests: Requests, ranks: Ranks) -> None:
 
 def _start(folder: RunFolder, trainer: Trainer) -> None:
     folder.write_json("versions.json", versions(trainer.ranks))
+    folder.write_json(DATA, trainer.splits.about())
     folder.write_config(trainer.config)
 
 
@@ -94,13 +124,25 @@ def resume(
     kernels: str | None = None,
     ranks: Ranks = ONE,
     threads: int | None = None,
+    log: tuple[str, ...] | None = None,
+    log_every: int = EVERY,
 ) -> dict[str, Any]:
     """Resume the run in this folder where it was stopped or killed; a finished run is only read.
 
-    With the same ``kernels`` and ``threads`` (None: those it was started with) and number of ``ranks``, on the same
-    machine and versions, it ends with the same bits as if it had never stopped; otherwise a warning says what differs.
+    With the same kernels, threads and number of ranks, on the same machine and versions, it ends with the same bits as
+    if it had never stopped; otherwise a warning says what differs.
+
+    Args:
+        out: The run's folder.
+        progress: As for ``train``.
+        checkpoint_minutes: As for ``train``.
+        kernels: "auto", "sparse" or "masked" (None: the run's own).
+        ranks: As for ``train``.
+        threads: None: those it was started with.
+        log: As for ``train``; None: where it logged before, in the same runs of those trackers.
+        log_every: As for ``train``.
     """
-    check_threads(threads)
+    execution = _execution(checkpoint_minutes, True, threads, log, log_every)
     folder = folder_of(out, ranks)
     config = folder.read_config()
     if folder.is_finished:
@@ -108,7 +150,6 @@ def resume(
     if kernels is not None:
         config = config.changed(kernels=kernels)
     with listening() as requests, folder.locked():
-        execution = Execution(checkpoint_minutes, threads=threads)
         return _continue(folder, opened(config, ranks), requests, progress, execution)
 
 
@@ -121,11 +162,12 @@ def complete(
     every_epoch: bool = False,
     ranks: Ranks = ONE,
     threads: int | None = None,
+    log: tuple[str, ...] | None = None,
+    log_every: int = EVERY,
 ) -> dict[str, Any]:
     """Whatever is left to do of this run: all of it, the rest or nothing. Busy if another process is at it."""
-    check_threads(threads)
+    execution = _execution(checkpoint_minutes, every_epoch, threads, log, log_every)
     with listening() as requests:
-        execution = Execution(checkpoint_minutes, every_epoch, threads)
         return _complete(config, out, requests, progress, execution, ranks)
 
 
@@ -184,9 +226,30 @@ def _run(
             trainer.load(state)
     if state is not None:
         _report_other_ranks(len(state.get("generators", [None])), trainer.ranks.size)
-    folder.cut_metrics(trainer.epoch)
-    _train(trainer, folder, requests, progress, execution)
-    return _finish(trainer, folder, pilot)
+    _refuse_other_data(folder, trainer.splits)
+    with folder.trackers(execution.log, config) as trackers:
+        folder.cut_metrics(trainer.epoch, trainer.step)
+        log = Log(trainer, folder, trackers, execution.log_every)
+        _train(trainer, folder, requests, progress, execution, log)
+        return _finish(trainer, folder, pilot, trackers)
+
+
+def _refuse_other_data(folder: RunFolder, splits: Splits) -> None:
+    """A folder of images may have changed since; earlier runs have no such file."""
+    if not (folder.path / DATA).is_file():
+        return
+    before, now = folder.read_json(DATA), splits.about()
+    for name, value in now.items():
+        if before.get(name) != value:
+            raise CiglError(
+                f"{splits.source.name} has changed since the run began ({name}: {_short(before.get(name))}, now "
+                f"{_short(value)}): put it back as it was, or train in a new folder."
+            )
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) < 100 else f"{text[:97]}..."
 
 
 def _report_other_ranks(before: int, now: int) -> None:
@@ -199,7 +262,7 @@ def _report_other_ranks(before: int, now: int) -> None:
 
 
 def _train(
-    trainer: Trainer, folder: RunFolder, requests: Requests, progress: Progress | None, execution: Execution
+    trainer: Trainer, folder: RunFolder, requests: Requests, progress: Progress | None, execution: Execution, log: Log
 ) -> None:
     ranks, saved = trainer.ranks, time.monotonic()
 
@@ -210,29 +273,29 @@ def _train(
         saved = time.monotonic()
 
     epochs = trainer.config.epochs
-    with folder.tensorboard(trainer.epoch) as board:
-        while trainer.epoch < epochs:
-            start = time.monotonic() - trainer.seconds
-            for _ in trainer.steps():
-                trainer.seconds = time.monotonic() - start
-                if progress is not None:
-                    progress(trainer, None)
-                if ranks.largest(requests.number is not None or time.monotonic() - saved > execution.minutes * 60):
-                    save()
-                    _check(requests, ranks)
-            row = trainer.finish_epoch()
-            folder.add_metrics(row)
-            if execution.every_epoch or trainer.epoch == epochs:
-                save()
-            board(row)
+    while trainer.epoch < epochs:
+        start = time.monotonic() - trainer.seconds
+        for _ in trainer.steps():
+            trainer.seconds = time.monotonic() - start
+            log.step()
             if progress is not None:
-                progress(trainer, row)
-            if ranks.largest(requests.number is not None):
+                progress(trainer, None)
+            if ranks.largest(requests.number is not None or time.monotonic() - saved > execution.minutes * 60):
                 save()
                 _check(requests, ranks)
+        row = trainer.finish_epoch()
+        folder.add_metrics(row)
+        if execution.every_epoch or trainer.epoch == epochs:
+            save()
+        log.epoch(row)
+        if progress is not None:
+            progress(trainer, row)
+        if ranks.largest(requests.number is not None):
+            save()
+            _check(requests, ranks)
 
 
-def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[str, Any]:
+def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None, trackers: Trackers) -> dict[str, Any]:
     if not all(value.isfinite().all() for value in trainer.model.state_dict().values()):
         raise CiglError("the weights are not finite after the last step: lower lr or set clip, and train again.")
     model = trainer.finalize()
@@ -252,14 +315,19 @@ def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[st
     folder.write_tensors(MODEL, dict(model.state_dict()), about_model(trainer.splits.source, temperature))
     logits, labels = trainer.predict(predictor, "test")
     result = trainer.ranks.from_main(
-        _write_result(trainer, folder, logits, labels, temperature) if trainer.ranks.is_main else None
+        _write_result(trainer, folder, logits, labels, temperature, trackers) if trainer.ranks.is_main else None
     )
     folder.drop_checkpoints(keep=int(has_members(trainer)))  # the model is all that the others need
     return dict(result)
 
 
 def _write_result(
-    trainer: Trainer, folder: RunFolder, logits: Tensor, labels: Tensor, temperature: float | None
+    trainer: Trainer,
+    folder: RunFolder,
+    logits: Tensor,
+    labels: Tensor,
+    temperature: float | None,
+    trackers: Trackers,
 ) -> dict[str, Any]:
     with phase("computing confidence intervals"):
         reports = {"report": report(logits=logits, labels=labels)}
@@ -267,6 +335,7 @@ def _write_result(
             reports["report-temperature"] = report(logits=logits.double() / temperature, labels=labels)
     for name, each in reports.items():
         each.to_json(folder.path / f"{name}.json")
+    trackers.report(reports, trainer.step, folder.path)
     summary = trainer.sparse.summary()
     total = summary.total
     result = {
@@ -297,8 +366,9 @@ def _pilot_temperature(
     while True:
         _check(requests, ranks)
         try:
+            quiet = execution._replace(log=())  # a pilot is no run of its own to look at
             with phase("pilot run"):
-                return float(_complete(pilot, place, requests, progress, execution, ranks)["temperature"])
+                return float(_complete(pilot, place, requests, progress, quiet, ranks)["temperature"])
         except Busy:
             with phase("waiting for another process, which trains the pilot run"):
                 time.sleep(0.2)

@@ -9,6 +9,7 @@ Several ranks share each batch: every number that decides something is agreed on
 from __future__ import annotations
 
 import math
+import warnings
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,8 +24,9 @@ import cigl.data
 import cigl.models
 from cigl.calibrate import mixup, predict
 from cigl.data import Source, Split
+from cigl.data.check import require_readable
 from cigl.data.split import WHOLE, Share
-from cigl.errors import CiglError
+from cigl.errors import CiglError, CiglWarning, listed
 from cigl.phases import phase
 from cigl.sparsify.attach import attach
 from cigl.sparsify.averaging import Mean
@@ -32,12 +34,11 @@ from cigl.sparsify.batch_norm import running_norms
 from cigl.sparsify.methods import Method, method, options
 from cigl.sparsify.schedule import CycleTimetable
 from cigl.train.config import METHOD_KEYS, Config
+from cigl.train.evaluation_batch import evaluation_batch
 from cigl.train.gradients import averaging_gradients, explain
 from cigl.train.optim import build_optimizer, lr_factor
 from cigl.train.ranks import ONE, Ranks
 from cigl.train.threads import step_flops
-
-EVALUATION_BATCH = 500
 
 
 @dataclass
@@ -50,17 +51,29 @@ class Splits:
 
     @classmethod
     def of(cls, config: Config) -> Splits:
-        source = cigl.data.open(config.dataset, seed=0)
+        source = cigl.data.open(config.dataset, seed=0, image_size=config.image_size)
         train, validation = source.train, None
         if config.train_size is not None:
             if not 0 < config.train_size <= len(train):
                 raise CiglError(f"train_size is {config.train_size}, but {config.dataset} has {len(train)} examples.")
-            train = train.take(torch.arange(config.train_size))
+            train = train.take(slice(config.train_size)) if config.subset == "first" else _drawn(config, source)
         if config.held_out:
             train, validation = train.divide(config.held_out, seed=config.seed if config.redraw else 0)
         if train.steps(config.batch_size, drop_last=True) == 0:
             raise CiglError(f"{len(train)} training examples make no batch of {config.batch_size}: lower batch_size.")
         return cls(source, train, validation)
+
+    def about(self) -> dict[str, Any]:
+        """What a run's folder says of its data, so that another run or another day has the same."""
+        prepared = self.source.preprocessing
+        return {
+            "classes": list(self.source.class_names),
+            "shape": list(self.source.shape),
+            "preprocessing": None if prepared is None else prepared.to_dict(),
+            "train": len(self.train),
+            "validation": 0 if self.validation is None else len(self.validation),
+            "test": len(self.source.test),
+        }
 
     def split(self, name: str) -> Split:
         found = {"train": self.train, "validation": self.validation, "test": self.source.test}.get(name)
@@ -69,6 +82,21 @@ class Splits:
                 f"this run has no {name} data: choose train or test (or validation, for a run with --validation)."
             )
         return found
+
+
+def _drawn(config: Config, source: Source) -> Split:
+    """``train_size`` examples with the classes in their shares, of which a small one may be less than one example."""
+    assert config.train_size is not None
+    train = source.train.draw(config.train_size, config.seed)
+    lost = np.setdiff1d(source.train.labels.numpy(), train.labels.numpy())
+    if len(lost):
+        warnings.warn(
+            f"of {config.train_size} training examples none are of {listed(source.class_names[k] for k in lost)}: "
+            "raise train_size to have every class.",
+            CiglWarning,
+            stacklevel=2,
+        )
+    return train
 
 
 class Trainer:
@@ -83,6 +111,7 @@ class Trainer:
         self.model = cigl.models.build(config.model, splits.source.classes, splits.source.shape).to(self.device)
         if ranks.size > 1 and self.device.type != "cpu":  # torch has none for the CPU
             self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
+        self.evaluation_batch = evaluation_batch(self.model, splits.source.shape)
         self.step_flops = step_flops(self.model, splits.source.shape, config.batch_size // ranks.size)
         self.optimizer = build_optimizer(config, self.model)
         self.sparse = attach(
@@ -205,7 +234,7 @@ class Trainer:
         if divides:
             mine = whole.take(self.ranks.part(len(whole)))
         with phase(f"evaluating on the {split} data"):
-            batches = mine.batches(EVALUATION_BATCH, device=self.device, workers=self.config.workers)
+            batches = mine.batches(self.evaluation_batch, device=self.device, workers=self.config.workers)
             logits, labels = predict(model, batches)
         return (self.ranks.concatenate(logits), self.ranks.concatenate(labels)) if divides else (logits, labels)
 
@@ -274,6 +303,9 @@ def opened(config: Config, ranks: Ranks = ONE) -> Trainer:
     """The run's data and model, before its first step; the ranks must have the same data."""
     with phase(f"opening {config.dataset}"):
         splits = Splits.of(config)
+    if splits.source.files is not None:
+        with phase("checking the images"):
+            require_readable(splits.source.files, config.workers, ranks.share)
     labels = {"training": splits.train.labels, "test": splits.source.test.labels}
     checksums = {f"the checksum of the {name} labels": zlib.crc32(each.numpy().data) for name, each in labels.items()}
     ranks.refuse_different(checksums)

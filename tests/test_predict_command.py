@@ -50,7 +50,7 @@ def file(run):
     path = run.parent / "model.cigl"
     result = runner.invoke(app, ["export", str(run), str(path)])
     assert result.exit_code == 0, result.output
-    assert f"use it: cigl predict {path} photo.jpg" in result.output
+    assert f"cigl predict {path} photo.jpg" in result.output
     return path
 
 

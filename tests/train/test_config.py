@@ -72,7 +72,7 @@ def test_bad_files(content, tmp_path):
 def test_a_key_that_stands_twice(content, tmp_path):
     file = tmp_path / "c.yaml"
     file.write_text(content)
-    with pytest.raises(CiglError, match=r"the key 'seed' twice, again in line [23]: keep one"):
+    with pytest.raises(CiglError, match=r"the key 'seed' twice, the second time in line [23]: keep one"):
         read_keys(file)
 
 

@@ -299,11 +299,11 @@ class Trainer:
         torch.manual_seed(self.config.seed + (self.ranks.rank << 32))
 
 
-def opened(config: Config, ranks: Ranks = ONE) -> Trainer:
+def opened(config: Config, ranks: Ranks = ONE, check_images: bool = True) -> Trainer:
     """The run's data and model, before its first step; the ranks must have the same data."""
     with phase(f"opening {config.dataset}"):
         splits = Splits.of(config)
-    if splits.source.files is not None:
+    if check_images and splits.source.files is not None:
         with phase("checking the images"):
             require_readable(splits.source.files, config.workers, ranks.share)
     labels = {"training": splits.train.labels, "test": splits.source.test.labels}

@@ -104,7 +104,7 @@ def test_mistakes_are_one_line(photos, run, file, tmp_path):
         ((tmp_path / "none", photos), "there is no"),
         ((tmp_path / "empty", photos), "is not a run folder"),
         ((file, tmp_path / "empty"), "holds no images"),
-        ((vectors, photos), f"`cigl export RUN {vectors}`; save a model of your own with cigl.save("),
+        ((vectors, photos), f"`cigl export RUN {vectors}`; save your own model with cigl.save("),
     ):
         result = runner.invoke(app, ["predict", *map(str, arguments)])
         assert result.exit_code == 2

@@ -32,8 +32,19 @@ def phase(name: str) -> Iterator[None]:
 
 
 def begin(name: str) -> None:
-    """A phase that lasts until the one around it ends."""
+    """A phase that lasts until the one around it ends, or the block of ``ending``."""
     _tell((*_current.get(), name))
+
+
+@contextmanager
+def ending() -> Iterator[None]:
+    """Phases that begin in the block end with it."""
+    before = _current.get()
+    try:
+        yield
+    finally:
+        if _current.get() != before:
+            _tell(before)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def test_export_and_load(run, tmp_path):
     path = tmp_path / "model.cigl"
     result = runner.invoke(app, ["export", str(run), str(path)])
     assert result.exit_code == 0, result.output
-    assert f"load it: cigl.load({str(path)!r})" in result.output
+    assert f"load it in Python: cigl.load({str(path)!r})" in result.output
     model = cigl.models.build("mlp", 10, (40,)).eval()
     model.load_state_dict(tensors.load(run / "model.safetensors"))
     temperature = json.loads((run / "result.json").read_text())["temperature"]

@@ -68,7 +68,7 @@ def test_the_end_of_the_engine_is_the_end_of_its_workers(number, tmp_path):
     _, errors = process.communicate(timeout=900)
     if number == signal.SIGTERM:
         assert process.returncode == 143
-        assert "what was trained is saved, give the same command to resume" in errors
+        assert "finished runs are kept; the same command resumes the study" in errors
     until(lambda: gone(worker))
     assert saved(run)  # the worker was asked to stop, and saved itself
     assert not study.folder(cells(study.read())[0]).is_locked

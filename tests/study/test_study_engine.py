@@ -207,7 +207,7 @@ def test_time_left_follows_the_pace():
     tally.started -= 60
     tally.ended, tally.running = 2, dict.fromkeys(cells(quick()), 0.5)
     assert tally.seconds_left == pytest.approx((10 - 4 - 1) * 60 / 3, rel=0.01)
-    assert summary(tally) == "4/10 done, 2 running, 0 failed, 2 min left"
+    assert summary(tally) == "4/10 done, 2 running, 2 min left"
     tally.elsewhere = 1
     assert "1 in other processes" in summary(tally)
     assert duration(100 * 3600) == "100 h 0 min"
@@ -218,7 +218,7 @@ def test_progress_without_a_terminal_is_lines_and_quiet_is_nothing(capsys):
     with grid_progress("quick") as show:
         show(tally, ["rigl: done"])
         show(tally, [])
-    assert capsys.readouterr().err == "rigl: done (1/2 done, 0 running, 0 failed)\n"
+    assert capsys.readouterr().err == "rigl: done (1/2 done, 0 running)\n"
     with grid_progress("quick", quiet=True) as show:
         show(tally, ["rigl: done"])
     assert capsys.readouterr().err == ""

@@ -1,15 +1,17 @@
 """What a person sees while a run goes, at every width."""
 
 import io
+import signal
 import sys
 
 import pytest
 from rich.console import Console
 
-from cigl.phases import watching
+from cigl.phases import phase, watching
 from cigl.train.config import Config
 from cigl.train.progress import Display, Field, RunningMean, bar_line, duration, progress_bar
 from cigl.train.run import train
+from cigl.train.signals import listening
 
 SMALL = {"train_size": 320, "epochs": 2, "update_every": 4, "average_of": "p*W"}
 FIELDS = [
@@ -132,3 +134,12 @@ def test_a_running_mean_follows():
 
 def test_durations():
     assert [duration(s) for s in (0, 61, 3600)] == ["0:00", "1:01", "1:00:00"]
+
+
+def test_a_request_to_stop_is_no_phase_of_the_next_run():
+    with listening() as requests:
+        requests(signal.SIGTERM, None)
+    seen = []
+    with watching(seen.append), phase("evaluating"):
+        pass
+    assert seen == [("evaluating",), ()]

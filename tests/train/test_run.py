@@ -407,7 +407,7 @@ def test_evaluate_a_run(tmp_path):
     assert scaled.nll == pytest.approx(result["test"]["report-temperature"]["nll"]["value"], rel=1e-5)
     assert evaluate_run(tmp_path / "a", split="validation").n == 64
     assert evaluate_run(tmp_path / "a", masks=3).nll != report.nll
-    with pytest.raises(CiglError, match="no tset split"):
+    with pytest.raises(CiglError, match="no tset data"):
         evaluate_run(tmp_path / "a", split="tset")
 
 

@@ -25,7 +25,6 @@ from cigl.runtime.format.encode import Unsupported, encode_graph
 from cigl.runtime.format.entries import entries, read_entries
 from cigl.runtime.format.graph import LOGITS, Graph
 from cigl.runtime.format.tensors import count_nonzero, named_tensors, pack, same_bits, unpack
-from cigl.sparsify.sharded_state import has_shards
 
 _ENGINES = ("sparse", "dense")
 
@@ -255,7 +254,7 @@ def unwrapped_temperature(model: nn.Module, given: Any) -> float | None:
 
 def plain_copy(model: nn.Module) -> nn.Module:
     """In a copy weights are M*W also in the middle of training, and eval mode is nobody else's concern."""
-    if has_shards(model):
+    if any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):  # DTensors
         raise CiglError("the model is sharded: take a whole one, sparse.finalize(whole=True).")
     try:
         return copy.deepcopy(model).eval()

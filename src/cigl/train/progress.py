@@ -162,7 +162,7 @@ def bar_line(share: float, fields: list[Field], width: int, ascii_only: bool = F
 
     >>> fields = [Field("epoch 3/60", 2), Field("step 7/62", 5), Field("loss 1.234", 3), Field("0:12 left", 1)]
     >>> print(bar_line(0.5, fields, 60, ascii_only=True))
-    #########---------  epoch 3/60  step 7/62  loss 1.234  0:12 left
+    #######-------  epoch 3/60  step 7/62  loss 1.234  0:12 left
     >>> print(bar_line(0.5, fields, 36, ascii_only=True))
     epoch 3/60  loss 1.234  0:12 left
     """

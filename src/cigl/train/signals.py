@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from cigl.phases import begin
+from cigl.phases import begin, ending
 
 AGAIN = 1.0  # seconds: a signal to a group of processes may reach one of them twice
 
@@ -55,7 +55,8 @@ def listening() -> Iterator[Requests]:
         return
     old = {number: signal.signal(number, requests) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield requests
+        with ending():
+            yield requests
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)

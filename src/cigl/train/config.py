@@ -17,6 +17,8 @@ from typing import Any, Literal
 from cigl.errors import CiglError, unknown
 from cigl.extras import from_extra
 
+Temperature = Literal["none", "holdout", "pilot"]
+TEMPERATURES: tuple[Temperature, ...] = typing.get_args(Temperature)
 Options = tuple[tuple[str, Any], ...]  # names and values; a tuple, so that a configuration can be a key
 
 
@@ -63,7 +65,7 @@ class Config:
     final_weights: Literal["W", "p*W"] | None = option(None, "what weight dropout predicts with")
     options: Options = option((), "any other field of the method, repeated as needed: cycle_drop=0.3")
     reestimate: bool = option(False, "re-estimate batch-norm statistics also where weights are as trained")
-    temperature: Literal["none", "holdout", "pilot"] = option("none", "none, holdout or pilot")
+    temperature: Temperature = option("none", "none, holdout or pilot")
     workers: int = option(2, "processes that read image folders (others are in memory)")
     device: str = option("cpu", "cpu, cuda, cuda:1, ...")
     kernels: Literal["auto", "sparse", "masked"] = option(

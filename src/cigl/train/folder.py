@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -134,7 +134,10 @@ class RunFolder:
 
     def cut_metrics(self, epochs: int) -> None:
         """Back to what a checkpoint knows of: the first ``epochs`` lines."""
-        rows = [row for row in self.read_metrics() if row["epoch"] <= epochs]
+        self.write_metrics(row for row in self.read_metrics() if row["epoch"] <= epochs)
+
+    def write_metrics(self, rows: Iterable[dict[str, Any]]) -> None:
+        """In place of what was there."""
         write(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
     # Checkpoints
@@ -167,6 +170,9 @@ class RunFolder:
                 warnings.warn(f"{error} {then}", CiglWarning, stacklevel=2)
                 path.unlink(missing_ok=True)
         return None
+
+    def has_checkpoint(self, step: int) -> bool:
+        return (self.checkpoints / f"{step}.safetensors").is_file()
 
     def checkpoint(self, step: int) -> Any:
         """The one after so many steps; nothing is repaired here."""

@@ -19,7 +19,7 @@ from cigl import tensors
 from cigl.calibrate import Ensemble, Report, TemperatureScaled, fit_temperature
 from cigl.calibrate.report import report
 from cigl.errors import CiglError, CiglWarning
-from cigl.train.config import Config
+from cigl.train.config import TEMPERATURES, Config
 from cigl.train.finished import MODEL, about_model
 from cigl.train.folder import Busy, RunFolder
 from cigl.train.ranks import ONE, Ranks
@@ -134,10 +134,29 @@ def _complete(
             return dict(folder.read_json("result.json"))
         trainer = _trainer(config, ranks)
         if not folder.is_started:
+            _take_training(folder, trainer)
             _start(folder, trainer)
         elif folder.read_config() != config:
             raise CiglError(f"{folder.path} holds a run of another configuration: remove it, or choose another place.")
         return _continue(folder, trainer, requests, progress, saving)
+
+
+def _take_training(folder: RunFolder, trainer: Trainer) -> None:
+    """From a finished run beside this one that differs in its temperature alone, and so has trained the same weights.
+
+    Only where its last checkpoint was kept: then all that is left of this run is to predict.
+    """
+    config, last = trainer.config, trainer.config.epochs * trainer.steps_per_epoch
+    others = [config.changed(temperature=kind) for kind in TEMPERATURES if kind != config.temperature]
+    for other in others if trainer.ranks.size == 1 else ():  # several would have to agree on what they see
+        beside = RunFolder(folder.path.parent / other.digest())
+        if other.held_out != config.held_out or not beside.is_finished:
+            continue
+        if beside.read_json("versions.json") != versions() or not beside.has_checkpoint(last):
+            continue
+        folder.write_metrics(beside.read_metrics())
+        folder.save_checkpoint(last, beside.checkpoint(last) | {"digest": trainer.digest()})
+        return
 
 
 def _continue(

@@ -18,6 +18,7 @@ from cigl.sparsify.schedule import Rise, Timetable
 shares = st.floats(0, 1)
 
 
+@settings(deadline=None)  # of a machine that is busy
 @given(st.floats(0, 0.99), shares, shares, shares, shares)
 def test_a_rise_never_falls_and_never_leaves_its_ends(rate, one, other, early, late):
     rise = Rise(rate, min(one, other), max(one, other))
@@ -121,9 +122,9 @@ def test_the_rate_follows_a_mask_that_shrinks():
 
 def test_before_its_begin_a_step_is_one_without_z():
     """Bit by bit, though the method has a Z."""
-    plain, optimizer, _ = fresh(cigl.method("rigl", update_every=3))
+    plain, optimizer, _ = fresh(cigl.method("rigl", update_every=3), sparsity=0.4)
     run(plain, optimizer, 20)
-    model, optimizer, sparse = fresh(rising(cigl.rise(0.5, begin=0.5, until=0.6), factor=1.0))
+    model, optimizer, sparse = fresh(rising(cigl.rise(0.5, begin=0.5, until=0.6), factor=1.0), sparsity=0.4)
     run(model, optimizer, 20)
     assert states_equal(plain.state_dict(), model.state_dict())
     assert set(sparse.mask_rates.values()) == {0.0}
@@ -231,7 +232,7 @@ def test_training_flops_count_a_rising_mask_at_its_mean():
     for layer, row in zip(sparse.layers, rows, strict=True):
         density = row.target * (1 - sum(cigl.rise(0.4)(t / table.steps) for t in range(1, 401)) / 400)
         dense = len(table.update_steps) / 400  # steps with a dense gradient
-        assert row.training_flops == pytest.approx(density + dense * (1 - row.target) / 3, abs=0.01), layer.name
+        assert row.training_flops == pytest.approx(density + dense * (1 - density) / 3, abs=0.01), layer.name
 
 
 def test_a_number_sets_where_the_rise_ends():

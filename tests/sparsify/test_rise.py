@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from loops import attach, batch, fresh, mlp, run, saved, sgd, states_equal
 from torch import nn
@@ -18,7 +18,7 @@ from cigl.sparsify.schedule import Rise, Timetable
 shares = st.floats(0, 1)
 
 
-@settings(deadline=None)  # of a machine that is busy
+@settings(deadline=None)
 @given(st.floats(0, 0.99), shares, shares, shares, shares)
 def test_a_rise_never_falls_and_never_leaves_its_ends(rate, one, other, early, late):
     rise = Rise(rate, min(one, other), max(one, other))
@@ -61,6 +61,7 @@ def test_the_rate_of_a_layer_follows_from_its_active_fan_in_and_the_depth():
         assert sparse.mask_rates == pytest.approx(expected), step
 
 
+@settings(deadline=None)
 @given(
     st.floats(0, 0.99),
     st.floats(1e-6, 1e6),
@@ -280,6 +281,7 @@ def test_numbers_of_snapshots_that_cannot_work_are_refused(often):
         cigl.method("cigl-rise", snapshots_per_epoch=often)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 60), st.integers(1, 12), st.floats(0, 0.99))
 def test_snapshots_are_spread_evenly_over_an_epoch(steps_per_epoch, often, epochs, start):
     table = Timetable(steps_per_epoch * epochs, steps_per_epoch, average_from=start, snapshots_per_epoch=often)

@@ -69,10 +69,7 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "rigl": {"method": "rigl"},
     "cigl": {"method": "cigl"},
     "cigl 3 %": {"method": "cigl", "random_mask": 0.03},
-    **{
-        f"all layers {rate:.0%}": {"options": {"rate": rate}}
-        for rate in (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
-    },
+    **{f"all layers {rate:.0%}": {"options": {"rate": rate}} for rate in (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)},
     "straight 0.12": {"options": {"factor": 0.12}},
     "straight 0.16": {"options": {"factor": 0.16}},
     "straight 0.12 from 35 %": {"options": {"factor": 0.12, "begin": 0.35}},

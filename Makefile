@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow sanitize wheel bench compatibility evidence evidence-check format clean
+.PHONY: demo test test-slow sanitize wheel bench docs compatibility evidence evidence-check format clean
 
 # One environment for everything; torch comes pinned through the constraints file.
 $(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard src/cigl/runtime/program/kernels/*)
@@ -65,5 +65,8 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(INSTALLED)  ## the site of the documentation, in site/; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info
+	rm -rf $(VENV) build dist site src/*.egg-info

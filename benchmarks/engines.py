@@ -36,17 +36,15 @@ def serve(call: Call, facts: dict[str, Any]) -> None:
 
 def in_turns(script: str, engines: Sequence[str], spec: dict[str, Any], seconds: float) -> dict[str, dict[str, Any]]:
     """Per engine its facts, and the median ``seconds`` of a call. One that can't run here is left out."""
-    processes = {
-        engine: subprocess.Popen(
-            [sys.executable, "-W", "ignore", script, "--serve", engine, json.dumps(spec)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )
-        for engine in engines
-    }  # fmt: skip
+    processes: dict[str, subprocess.Popen[str]] = {}
     found: dict[str, dict[str, Any]] = {}
     times: dict[str, list[float]] = {}
     try:
-        for engine, process in processes.items():
+        for engine in engines:  # one after the other: ours times its layers when it starts
+            process = processes[engine] = subprocess.Popen(
+                [sys.executable, "-W", "ignore", script, "--serve", engine, json.dumps(spec)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
             assert process.stdout is not None
             if line := process.stdout.readline():
                 found[engine], times[engine] = json.loads(line), []

@@ -99,7 +99,7 @@ def neighbours(cells: Cells, place: Place) -> list[list[Row]]:
 
 def run_again(row: Row, seed: int, folder: Path) -> Row:
     """The same run with another seed."""
-    config = Config(**row["config"]).changed(seed=seed)
+    config = Config.of(row["config"]).changed(seed=seed)
     outcome = work({"path": str(folder), "config": config.plain(), "masks": MASKS if "accuracy_ZW" in row else 0})
     if outcome["state"] != "done":
         sys.exit(f"the run failed: {outcome['message']}")

@@ -1,6 +1,6 @@
 """Dense, RigL and CigL on MNIST-1D (generated here, nothing is downloaded): accuracy and calibration.
 
-Trains three seeds of each in two processes, prints a table, and writes a page with the reliability diagrams.
+Trains three seeds of each in two processes, prints a table, and writes a page with a reliability diagram of each.
 What was trained before is not trained again. Usage: python examples/demo.py [--sparsity 0.8] [--seeds 3]
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import html
 import statistics
+import sys
 import warnings
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
@@ -22,7 +23,7 @@ from rich.table import Table
 from cigl.train.config import Config
 from cigl.train.folder import RunFolder
 
-SHOWN = {"accuracy": ("accuracy [%]", 100), "nll": ("NLL", 1), "ece_15": ("ECE, 15 bins [%]", 100)}
+SHOWN = {"accuracy": ("accuracy [%]", 100), "ece_15": ("ECE, 15 bins [%]", 100), "nll": ("NLL", 1)}
 
 
 def run(config: Config, folder: Path) -> dict[str, Any]:
@@ -66,11 +67,17 @@ def main() -> None:
         for seed in range(options.seeds)
     }
     results = train_all(configs, options.out)
+    numbers = {
+        method: {
+            key: [results[method, seed]["test"]["report"][key]["value"] for seed in range(options.seeds)]
+            for key in SHOWN
+        }
+        for method in methods
+    }
     rows = []
     for method, sparsity in methods.items():
-        tests = [results[method, seed]["test"]["report"] for seed in range(options.seeds)]
-        cells = [spread([test[key]["value"] * factor for test in tests]) for key, (_, factor) in SHOWN.items()]
-        rows.append([method, f"{sparsity:.0%}", *cells])
+        cells = [spread([value * factor for value in numbers[method][key]]) for key, (_, factor) in SHOWN.items()]
+        rows.append([method, f"{100 * sparsity:.6g} %", *cells])
     base = Config()
     title = (
         f"MNIST-1D, {base.model}, {base.epochs} epochs, {options.seeds} seeds, 10,000 test examples; "
@@ -82,38 +89,104 @@ def main() -> None:
         table.add_row(*row)
     console = Console()
     console.print(table)
-    page = write_page(options.out, title, heads, rows, {m: options.out / configs[m, 0].digest() for m in methods})
-    console.print(f"lower NLL and ECE are better; reliability diagrams: {page}")
+    found = finding(numbers, options.sparsity)
+    commands = next_commands(options.out / configs["cigl", 0].digest())
+    folders = {method: options.out / configs[method, 0].digest() for method in methods}
+    page = write_page(options.out, found, title, (heads, rows), folders, commands)
+    console.print(f"{found}\n\nThe page with the reliability diagrams: {page}\nNext:", highlight=False)
+    for command, what in commands.items():
+        console.print(f"  {command}  # {what}", highlight=False, soft_wrap=True)
 
 
-def write_page(out: Path, title: str, heads: list[str], rows: list[list[str]], folders: dict[str, Path]) -> Path:
-    """The table and the diagrams side by side, in one file that opens offline."""
-    import cigl
+def finding(numbers: dict[str, dict[str, list[float]]], sparsity: float) -> str:
+    """What the numbers say, whatever they are: another sparsity, or one seed, may show something else."""
+    ece, accuracy = (
+        {method: 100 * statistics.mean(found[key]) for method, found in numbers.items()}
+        for key in ("ece_15", "accuracy")
+    )
+    both = ece["cigl"] < min(ece["dense"], ece["rigl"]) and accuracy["cigl"] > accuracy["rigl"] - 1
+    start = (
+        "A network can be sparse and honest about its confidence."
+        if both
+        else "This time CigL is not better in both accuracy and ECE."
+    )
+    return (
+        f"{start} With {100 * sparsity:.6g} % of the weights removed, CigL is right in {accuracy['cigl']:.1f} % of "
+        f"cases, and its confidence is {ece['cigl']:.1f} points away from that on average (ECE). RigL, the usual way "
+        f"to train sparse networks, has an accuracy of {accuracy['rigl']:.1f} % and an ECE of {ece['rigl']:.1f} %; "
+        f"the dense network, {accuracy['dense']:.1f} % and {ece['dense']:.1f} %."
+    )
+
+
+def next_commands(run: Path) -> dict[str, str]:
+    """As they can be pasted into the shell that ran the demo: the program lies beside this Python."""
+    program = Path(sys.executable).parent / "cigl"
+    here = Path.cwd()
+    cigl = program.relative_to(here) if program.is_relative_to(here) else program
+    return {
+        f"{cigl} evaluate {run}": "all metrics of this CigL network, with intervals",
+        f"{cigl} export {run} model.cigl": "one small file with the non-zeros; cigl.load runs it on sparse kernels",
+        f"{cigl} train --sparsity 0.9": "train one yourself; --help shows your own images and networks",
+    }
+
+
+ECE = (
+    "ECE, the expected calibration error, sorts predictions by confidence and measures how far, on average, the "
+    "confidence is from the share that is right. With an ECE of 20 %, a network that claims to be 90 % sure may be "
+    "right in only 70 % of such cases; 0 is perfect."
+)
+READING = (
+    "Reliability diagrams of seed 0. A bar is the accuracy of the predictions with that confidence; the hatched part "
+    "shows how far the confidence is away from it. Bars that end on the dashed line are perfect, bars below it show "
+    "over-confidence. Hover over or tap a bar for its numbers; with the keyboard, use Tab and the arrow keys."
+)
+NAMES = {"dense": "Dense", "rigl": "RigL", "cigl": "CigL"}
+
+
+def write_page(
+    out: Path,
+    found: str,
+    title: str,
+    table: tuple[list[str], list[list[str]]],
+    folders: dict[str, Path],
+    commands: dict[str, str],
+) -> Path:
+    """One file that opens offline: what was found, a diagram per method, the table, and what to do next."""
     from cigl.calibrate import Report
+    from cigl.files import write
+    from cigl.report.bins_chart import diagrams
+    from cigl.report.charts import At
+    from cigl.report.document import document
 
-    figure = out / "reliability.svg"
-    cigl.reliability_diagrams({name: Report.from_json(path / "report.json") for name, path in folders.items()}, figure)
-    drawing = figure.read_text()
-    drawing = drawing[drawing.index("<svg") :]
-    cells = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    heads, rows = table
+    cells = [
+        f'<td class="text">{html.escape(name)}</td>' + "".join(f"<td>{html.escape(cell)}</td>" for cell in rest)
+        for name, *rest in rows
+    ]
+    titles = "".join(f'<th scope="col">{html.escape(head)}</th>' for head in heads[1:])
+    drawn = diagrams(
+        {NAMES[name]: Report.from_json(path / "report.json") for name, path in folders.items()}, At("demo")
+    )
+    next_ = "".join(
+        f"<li>{html.escape(what[0].upper() + what[1:])}:<pre>{html.escape(command)}</pre></li>"
+        for command, what in commands.items()
+    )
+    body = f"""<main>
+<h1>Sparse, and honest about its confidence</h1>
+<p class="lead">{html.escape(found)}</p>
+<p>{ECE}</p>
+<figure>{drawn}<figcaption>{READING}</figcaption></figure>
+<h2>The numbers</h2>
+<div class="scroll" tabindex="0" role="region" aria-label="The numbers"><table>
+<thead><tr><th scope="col" class="text">{html.escape(heads[0])}</th>{titles}</tr></thead>
+<tbody>{"".join(f"<tr>{row}</tr>" for row in cells)}</tbody></table></div>
+<p class="reading">{html.escape(title)}. Lower NLL and ECE are better, and higher accuracy.</p>
+<h2>What to do next</h2>
+<ul class="next">{next_}<li>In your own training loop, it is two lines: <code>cigl.attach</code> before it and
+<code>finalize</code> after it; README.md shows them.</li></ul>
+</main>"""
     page = out / "index.html"
-    page.write_text(f"""<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>cigl demo</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #222 }}
-table {{ border-collapse: collapse; margin: 1rem 0 }}
-td, th {{ padding: .3rem 1rem; border-bottom: 1px solid #ccc; text-align: right }}
-td:first-child, th:first-child {{ text-align: left }}
-svg {{ width: 100%; height: auto }}
-</style>
-<h1>Sparse, and honest about its confidence?</h1>
-<p>{html.escape(title)}.</p>
-<table><tr>{"".join(f"<th>{html.escape(head)}</th>" for head in heads)}</tr>{cells}</table>
-<p>Reliability diagrams of seed 0: where the bars lie below the diagonal, the model is more confident than right.</p>
-{drawing}
-</html>
-""")
+    write(page, document("cigl demo", body).encode())
     return page
 
 

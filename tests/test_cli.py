@@ -89,7 +89,8 @@ def test_options_of_a_method(tmp_path):
 def test_lists_are_the_librarys():
     assert json.loads(runner.invoke(app, ["methods", "--json"]).output) == cigl.methods()
     assert json.loads(runner.invoke(app, ["models", "--json"]).output) == cigl.models.names()
-    assert json.loads(runner.invoke(app, ["data", "list", "--json"]).output) == cigl.data.names()
+    found = json.loads(runner.invoke(app, ["data", "list", "--json"]).output)
+    assert {name: each["about"] for name, each in found.items()} == cigl.data.names()
     assert "rigl " in runner.invoke(app, ["methods"]).output
 
 

@@ -16,7 +16,7 @@ from cigl import tensors
 from cigl.cli import app
 from cigl.cli.predict import table
 from cigl.data.folder import scan
-from cigl.train.run import evaluate_run
+from cigl.train.evaluate import evaluate_run
 
 runner = CliRunner()
 
@@ -118,7 +118,7 @@ def test_a_run_says_it_all_itself(photos, run, file, tmp_path):
     with safe_open(str(run / "model.safetensors"), "pt") as opened:
         metadata = opened.metadata()
     assert json.loads(metadata["classes"]) == ["blue", "red"]
-    assert json.loads(metadata["preprocessing"])["size"] == [73, 73]  # of the first image
+    assert json.loads(metadata["preprocessing"])["size"] == [75, 75]  # the median of all
     assert json.loads(metadata["temperature"]) == json.loads((run / "result.json").read_text())["temperature"]
     shutil.copytree(run, tmp_path / "run")
     config = tmp_path / "run" / "config.yaml"
@@ -149,7 +149,7 @@ def test_onnx_from_a_run_and_from_a_file(photos, run, file, tmp_path):
         result = runner.invoke(app, ["export", str(source), str(path), "--json"])
         assert result.exit_code == 0, result.output
         found = json.loads(result.stdout)
-        assert (found["shape"], found["outputs"]) == ([3, 73, 73], ["logits", "probabilities"])
+        assert (found["shape"], found["outputs"]) == ([3, 75, 75], ["logits", "probabilities"])
         preprocessing = cigl.Preprocessing.from_dict(found["preprocessing"])
         x = preprocessing.normalised(torch.from_numpy(preprocessing.pixels(image))[None])
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

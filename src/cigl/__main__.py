@@ -1,12 +1,19 @@
 """``cigl``, ``python -m cigl`` and ``torchrun -m cigl train``: the command line, or how to install it."""
 
+import os
 import sys
 
 
 def main() -> None:
+    from cigl.interrupts import ends_at_once
+
+    # Threads that wait for work must not take the cores from those that have some. Read when torch is imported.
+    for name, value in (("OMP_WAIT_POLICY", "PASSIVE"), ("KMP_BLOCKTIME", "0")):
+        os.environ.setdefault(name, value)
     try:
-        from cigl.cli import app
-        from cigl.train.started import is_first, wait_for_the_first
+        with ends_at_once():
+            from cigl.cli import app
+            from cigl.train.started import is_first, wait_for_the_first
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         if library == "cigl":

@@ -7,11 +7,23 @@ from collections.abc import Iterable
 
 
 class CiglError(ValueError):
-    """An input or an order of calls that cannot work."""
+    """An input or an order of calls that cannot work. The message says what to do, and nothing has changed.
+
+    >>> import cigl
+    >>> try:
+    ...     cigl.method("rigle")
+    ... except cigl.CiglError as error:
+    ...     print(error)
+    unknown method 'rigle': did you mean 'rigl'?
+    """
 
 
 class CiglWarning(UserWarning):
-    """Something that works, but probably not as it was meant."""
+    """Something that works, but probably not as it was meant. To turn it into an error:
+
+    >>> import cigl, warnings
+    >>> warnings.simplefilter("error", cigl.CiglWarning)  # doctest: +SKIP
+    """
 
 
 def one_line(error: BaseException, longest: int = 300) -> str:
@@ -23,9 +35,29 @@ def one_line(error: BaseException, longest: int = 300) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:longest].removesuffix(".")
 
 
+def listed(names: Iterable[object], most: int = 3) -> str:
+    """Names for a sentence, not more than a few of them.
+
+    >>> listed(["cat"]), listed(["a", "b"]), listed("abcdefg")
+    ("'cat'", "'a' and 'b'", "'a', 'b', 'c' and 4 more")
+    """
+    quoted = [repr(name) for name in names]
+    if len(quoted) > most + 1:
+        quoted = [*quoted[:most], f"{len(quoted) - most} more"]
+    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
+
+
+def count(number: int, what: str) -> str:
+    """
+    >>> count(1, "snapshot"), count(1200, "step")
+    ('1 snapshot', '1,200 steps')
+    """
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
 def unknown(kind: str, name: object, known: Iterable[str]) -> CiglError:
     """The error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]!r}?" if near else "there is " + ", ".join(names) + "."
+    hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(names)}."
     return CiglError(f"unknown {kind} {name!r}: {hint}")

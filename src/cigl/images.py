@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,10 +32,34 @@ def pillow() -> Any:
 
 def read(path: str | os.PathLike[str], mode: str = "RGB") -> Image:
     """The image in a file."""
+    with _named(path), pillow().open(path) as image:
+        return converted(image, mode)
+
+
+def size_of(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """Width and height, from the file's beginning."""
+    with _named(path), pillow().open(path) as image:
+        width, height = image.size
+        return width, height
+
+
+def examined(path: str | os.PathLike[str]) -> tuple[tuple[int, int], bytes]:
+    """Width and height of an image that can be read to its end, and a hash of the file."""
+    with _named(path):
+        content = Path(path).read_bytes()
+        with pillow().open(io.BytesIO(content)) as image:
+            size = image.size
+            image.draft(None, (1, 1))  # a JPEG is decoded whole, but only to an eighth of its size
+            image.load()
+    return size, hashlib.blake2b(content, digest_size=16).digest()
+
+
+@contextmanager
+def _named(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Whatever goes wrong in reading names the file."""
     kinds = pillow()
     try:
-        with kinds.open(path) as image:
-            return converted(image, mode)
+        yield
     except kinds.UnidentifiedImageError as error:
         raise CiglError(f"{path} can't be read as an image: it is damaged or not of a known kind.") from error
     except Exception as error:  # Pillow's decoders fail in many ways on damaged files

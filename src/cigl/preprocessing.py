@@ -40,12 +40,16 @@ class Normal:
 
 @dataclass(frozen=True, init=False)
 class Preprocessing:
-    """The middle of an image, resized to ``size`` (height and width, or one number for both), scaled to 0 ... 1,
-    minus ``mean``, divided by ``std``. Three means are for RGB, one is for grey.
+    """How an image becomes an input: its middle, resized, scaled to 0 ... 1, minus ``mean``, divided by ``std``.
 
-    ``crop`` is the share that is kept of the largest centred rectangle of that shape. Resizing averages over the
-    pixels that are merged, as Pillow does.
+    Args:
+        size: Height and width, or one number for both.
+        mean: Of each channel: three numbers for RGB, one for grey.
+        std: Of each channel.
+        crop: The share that is kept of the largest centred rectangle of that shape.
+        interpolation: "bilinear" or "bicubic". Resizing averages over the pixels that are merged, as Pillow does.
 
+    >>> from cigl import Preprocessing
     >>> Preprocessing(224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop=0.875).shape
     (3, 224, 224)
     """

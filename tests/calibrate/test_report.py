@@ -212,8 +212,10 @@ def test_files_that_do_not_belong_together(one, tmp_path):
 
 def test_printing_is_a_compact_table(one):
     lines = str(one).splitlines()
-    assert lines[0].startswith("400 samples, 7 classes")
-    assert len(lines) == 2 + len(one.metrics)
+    assert lines[0].startswith("Right in ")
+    table = lines[lines.index("") + 1 :]
+    assert table[0].startswith("400 samples, 7 classes")
+    assert len(table) == 2 + len(one.metrics)
     assert max(map(len, lines)) <= 80
 
 

@@ -2,7 +2,7 @@
 
 from case import Case
 
-_ASKED_FOR = 'stays dense unless asked for with `layers={"name": True}` or a density'
+_ASKED_FOR = 'stays dense unless requested with `layers={"name": True}` or a density'
 _AS_WEIGHT_NORM = "as old-style `weight_norm`"
 
 

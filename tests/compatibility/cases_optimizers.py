@@ -3,17 +3,17 @@
 from case import Case
 
 KNOWN = "state per weight is known"
-FOUND = "state per weight is found out in the first steps"
+FOUND = "state per weight is determined in the first steps"
 ALONE = "; the rest is left alone"
 QUANTIZED = "quantized state is left alone: to it, a weight that Z switches off has a zero gradient"
 
 
 def _works(name: str, how: str) -> Case:
-    return Case("optimizer", name, "works", how)
+    return Case("Optimizers", name, "works", how)
 
 
 def _refused(name: str, why: str) -> Case:
-    return Case("optimizer", name, "refused", why)
+    return Case("Optimizers", name, "refused", why)
 
 
 CASES: list[Case] = [

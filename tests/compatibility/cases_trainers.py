@@ -10,7 +10,7 @@ CASES = [
     Case("Transformers", "accumulation, clipping, `max_steps`", "works", "optimizer steps are counted"),
     Case("Transformers", "bf16", "works", "autocast's wrapper is taken off `trainer.model` in the end"),
     Case("Transformers", "gradient checkpointing", "works", "recomputed forwards keep the step's random mask"),
-    Case("Transformers", "`resume_from_checkpoint`", "works", "bit by bit, from any folder"),
+    Case("Transformers", "`resume_from_checkpoint`", "works", "bit for bit, from any folder"),
     Case(
         "Transformers",
         "`load_best_model_at_end`",
@@ -34,7 +34,7 @@ CASES = [
     ),
     Case("Lightning", "accumulation, clipping, `max_steps`", "works", "optimizer steps are counted"),
     Case("Lightning", "`bf16-mixed`", "works", ""),
-    Case("Lightning", "`fit(ckpt_path=...)`", "works", "bit by bit, if the data come again in the same order"),
+    Case("Lightning", "`fit(ckpt_path=...)`", "works", "bit for bit, if the data comes in the same order"),
     Case("Lightning", "`Tuner.lr_find`, then `fit`", "works", "the search runs dense, and is undone"),
     Case(
         "Lightning",
@@ -45,7 +45,7 @@ CASES = [
     Case("Lightning", "several processes (DDP)", "works", ""),
     Case("Accelerate", "`cigl.attach` before `prepare`", "works", ""),
     Case("Accelerate", "`cigl.attach` after `prepare`", "works", ""),
-    Case("Accelerate", "`register_for_checkpointing(sparse)`", "works", "bit by bit"),
+    Case("Accelerate", "`register_for_checkpointing(sparse)`", "works", "bit for bit"),
     Case("Fabric", "`cigl.attach` before `setup`", "works", ""),
     Case("Fabric", "`fabric.save` and `fabric.load`", "works", "the sparsifier is part of the state, like a model"),
 ]

@@ -9,11 +9,11 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "compatibility.md"
-HEAD = """# What cigl works with
+HEAD = """# Compatibility
 
-Each line is a test (`tests/compatibility`), and this page is written from them by `make compatibility`. "Works" means:
-the training is the one that was asked for, and what `finalize` returns has the announced zeros. "Refused" means: an
-error in one sentence when training begins, and nothing changed.
+Each line is a test (`tests/compatibility`); `make compatibility` writes this page. "Works" means that training does
+what was asked for and that the result of `finalize` has exactly the requested zeros. "Refused" means an error in one
+sentence when training begins, with nothing changed.
 """
 
 

@@ -166,3 +166,25 @@ def test_the_shares_of_several_processes_are_the_batches_of_one(count, batch_siz
 def test_a_share_that_is_none(share):
     with pytest.raises(CiglError, match="the k-th of n processes"):
         images(8).batches(4, share=share)
+
+
+@given(labels_lists, st.integers(1, 120), st.integers(0, 2**40))
+def test_a_draw_is_stratified_and_goes_with_the_seed(labels, count, seed):
+    split, n = vectors(labels), len(labels)
+    if count > n:
+        with pytest.raises(CiglError, match="can't be drawn"):
+            split.draw(count, seed)
+        return
+    drawn = split.draw(count, seed)
+    assert len(set(positions(drawn))) == len(drawn) == count
+    assert positions(split.draw(count, seed)) == positions(drawn)
+    for kind in set(labels):
+        assert abs(int((drawn.labels == kind).sum()) - count / n * labels.count(kind)) < 1
+
+
+def test_draws_of_sorted_examples():
+    """As image folders have them: class after class."""
+    split = vectors([0] * 500 + [1] * 300 + [2] * 200)
+    draws = [positions(split.draw(100, seed)) for seed in (0, 1)]
+    assert torch.bincount(split.draw(100, 0).labels).tolist() == [50, 30, 20]
+    assert draws[0] != draws[1]

@@ -133,3 +133,33 @@ def test_the_shares_of_two_processes_are_the_batches_of_one(photos):
     for (x, y), one, other in zip(split.batches(4, **options), first, second, strict=True):
         assert torch.equal(torch.cat([one[0], other[0]]), x)
         assert torch.equal(torch.cat([one[1], other[1]]), y)
+
+
+def test_the_size_is_that_of_half_of_the_images_or_the_one_asked_for(photos):
+    Image.new("RGB", (8, 300)).save(photos / "train" / "a" / "00.png")  # the first one is odd
+    assert cigl.data.open(f"folder:{photos}").shape == (3, 40, 40)
+    large = cigl.data.open(f"folder:{photos}", image_size=96)
+    assert (large.shape, large.preprocessing.crop) == ((3, 96, 96), 7 / 8)
+    assert next(large.train.batches(3, augment=True))[0].shape == (3, 3, 96, 96)
+    with pytest.raises(CiglError, match=r"image_size is 32, but mnist1d is used as it is"):
+        cigl.data.open("mnist1d", image_size=32)
+
+
+def test_small_images_are_shifted_and_mirrored(photos):
+    split = cigl.data.open(f"folder:{photos}", image_size=16).train
+    plain, shifted = (next(split.batches(1, augment=augment))[0][0] for augment in (False, True))
+    padded = torch.nn.functional.pad(plain, (2, 2, 2, 2), value=float("nan"))
+    views = [padded[:, dy : dy + 16, dx : dx + 16] for dy in range(5) for dx in range(5)]
+
+    def is_part(view):
+        inside = ~view.isnan()
+        return bool(torch.equal(view[inside], shifted[inside]))
+
+    assert any(is_part(view) or is_part(view.flip(-1)) for view in views)
+
+
+def test_a_class_without_test_images_is_named(photos):
+    (photos / "train" / "c").mkdir()
+    (photos / "train" / "c" / "1.png").write_bytes(jpeg(1, (40, 40), "L", "PNG"))
+    with pytest.warns(CiglWarning, match=r"val has no images of the class 'c', so nothing is measured on it: add some"):
+        cigl.data.open(f"folder:{photos}")

@@ -67,7 +67,8 @@ def imported():
                 found.add(node.module.partition(".")[0])
     known = packages_distributions()
     others = found - sys.stdlib_module_names - {"cigl"}
-    return {canonicalize_name(known.get(name, [name])[0]) for name in others}  # Python 3.10 knows some only
+    parts = {name: known.get(name, [name]) for name in others}  # Python 3.10 knows some only
+    return {canonicalize_name(name if name in which else which[0]) for name, which in parts.items()}
 
 
 def test_the_version_has_one_source(message):

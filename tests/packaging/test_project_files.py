@@ -40,7 +40,8 @@ def test_workflows(path):
         assert set(job.get("needs", [])) <= set(workflow["jobs"]) or job["needs"] in workflow["jobs"]
         for step in job["steps"]:
             assert ("uses" in step) != ("run" in step)
-            assert "@" in step.get("uses", "@"), "actions have versions"
+            if "uses" in step:
+                assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", step["uses"]), "a commit, which nobody can move"
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
@@ -59,7 +60,8 @@ def test_every_python_that_is_promised_is_tested():
 
 
 def test_wheels_are_made_by_cibuildwheel():
-    assert any(step.get("uses", "").startswith("pypa/cibuildwheel@") for step in steps(GITHUB / "workflows/wheels.yml"))
+    commands = [step.get("run", "") for step in steps(GITHUB / "workflows/wheels.yml")]
+    assert [command for command in commands if re.search(r"install cibuildwheel==\d", command)]
     assert "[tool.cibuildwheel]" in (ROOT / "pyproject.toml").read_text()
 
 

@@ -1,4 +1,5 @@
 import json
+import re
 import struct
 from dataclasses import asdict, replace
 
@@ -6,21 +7,22 @@ import pytest
 from made_runs import METHODS, a_study, make
 
 from cigl.calibrate import Report
-from cigl.report.captions import turning_points
-from cigl.report.drawing import look
+from cigl.report.charts import At
 from cigl.report.evidence import Evidence
 from cigl.report.figures import (
     FIGURES,
     SUFFIXES,
     chosen_for,
     make_figures,
-    prepare_bars,
     prepare_lines,
     prepare_masks,
+    prepare_points,
     prepare_polygons,
     prepare_reliability,
 )
+from cigl.report.looks import looks
 from cigl.report.statistics import mean
+from cigl.report.turns import turning_points
 from cigl.study.catalogue import EXPERIMENTS, SCALES, study
 
 
@@ -45,22 +47,39 @@ def test_lines_are_means_with_intervals(evidence):
     wanted = mean(evidence.numbers("small", "cigl", 0.9, "ece_15", False))
     assert (line.mean[1], line.low[1], line.high[1]) == (wanted.value, wanted.low, wanted.high)
     assert ece.floor.keys() == {0.0, 0.8, 0.9, 0.95}
+    assert line.seeds[1] == {
+        seed: one.value for seed, one in evidence.numbers("small", "cigl", 0.9, "ece_15", False).items()
+    }
+    assert (ece.better, accuracy.better) == ("lower", "higher")
     assert accuracy.floor == {}
     assert accuracy.title == "Accuracy (%)"
     assert all(50 < value < 100 for line in accuracy.lines for value in line.mean)
 
 
-def test_bars_leave_out_the_dense_network(evidence):
-    assert [line.method for line in prepare_bars(evidence, "small").panels[0].lines] == ["rigl", "cigl"]
+def test_parts_leave_out_the_dense_network(evidence):
+    parts = prepare_points(evidence, "small", parts=("rigl", "cigl"))
+    assert [line.method for line in parts.panels[0].lines] == ["rigl", "cigl"]
+    assert parts.sparsity == (0.8, 0.9, 0.95)
+    assert prepare_points(evidence, "small").sparsity == (0.0, 0.8, 0.9, 0.95)
+
+
+def test_lines_become_points_while_one_sparsity_is_finished(tmp_path):
+    """A line through one point would be drawn across the figure, as if it held everywhere."""
+    make(tmp_path, a_study(seeds=(0,)), but=(2, 3, 5, 6))
+    figures = make_figures(Evidence.read(tmp_path))
+    assert [figure.name for figure in figures] == ["points-small", "points-temperature-small"]
+    drawn = figures[0].chart(At("here"))
+    assert 'class="stroke"' not in drawn
+    assert drawn.count('class="whisker"') == drawn.count('class="point"') == 6
 
 
 def test_polygons_have_rigl_with_each_calibrator(calibrators):
     panels = {panel.title: panel for panel in prepare_polygons(calibrators, "small").panels}
     assert set(panels) == {"mixup", "temperature scaling", "label smoothing"}
     scaled = [mean(calibrators.numbers("small", "rigl", s, "ece_15", True)).value for s in (0.8, 0.9, 0.95)]
-    assert panels["temperature scaling"].other == tuple(scaled)
+    assert panels["temperature scaling"].other.mean == tuple(scaled)
     plain = [mean(calibrators.numbers("small", "cigl", s, "ece_15", False)).value for s in (0.8, 0.9, 0.95)]
-    assert all(panel.cigl == tuple(plain) for panel in panels.values())
+    assert all(panel.cigl.mean == tuple(plain) for panel in panels.values())
 
 
 def test_reliability_diagrams_of_dense_and_95_percent(evidence):
@@ -96,8 +115,9 @@ def test_every_figure_is_drawn_in_both_formats(calibrators, evidence, tmp_path):
 
 def test_captions_count(evidence):
     (figure,) = make_figures(evidence, ["sparsity"])
-    assert figure.caption.startswith("CigL's ECE is lower than RigL's at 3 of 3 sparsities, by ")
-    assert "Lowest ECE: CigL at 80, 90, 95 %." in figure.caption
+    assert figure.caption.startswith("At ")
+    assert "CigL is better calibrated than RigL" in figure.caption
+    assert "Lowest ECE: CigL at 80, 90, 95 % (" in figure.caption
 
 
 LINES = ["sparsity", "sparsity-temperature"]
@@ -115,7 +135,7 @@ LINES = ["sparsity", "sparsity-temperature"]
         "wma-effect": ["ablation", *LINES],
         "double-descent": ["double-descent", "reliability"],
         "mask-correlation": ["masks"],
-        "imagenet": ["bars"],
+        "imagenet": ["points", "points-temperature"],
     }.items(),
 )
 def test_figures_of_the_papers_experiments(name, wanted):
@@ -125,7 +145,7 @@ def test_figures_of_the_papers_experiments(name, wanted):
 
 def test_figures_follow_from_what_a_study_is_and_not_from_its_names():
     own = a_study("calibrators", methods=("rigl", "cigl"), sparsity=(0.8,))
-    assert chosen_for(own) == ["bars"]
+    assert chosen_for(own) == ["points", "points-temperature"]
     other = {"cigl": {"method": "set"}, "rigl-ls": {"method": "rigl", "lr": 0.5}, "rigl-mixup": METHODS["rigl"]}
     assert chosen_for(replace(own, methods=other, reference="cigl", sparsity=(0.8, 0.9, 0.95))) == LINES
     renamed = {"ours": METHODS["cigl"], "theirs": METHODS["rigl"], "smooth": METHODS["rigl-ls"]}
@@ -139,12 +159,12 @@ def test_captions_and_polygons_find_methods_under_any_name(tmp_path):
     methods = {"ours": METHODS["cigl"], "theirs": METHODS["rigl"], "smooth": METHODS["rigl-ls"]}
     make(tmp_path, replace(a_study(seeds=(0,)), methods=methods, reference="theirs", labels={"ours": "Ours"}))
     polygons, lines, _ = make_figures(Evidence.read(tmp_path))
-    assert [panel.label for panel in polygons.data.panels] == [
+    assert [panel.other.label for panel in polygons.data.panels] == [
         "theirs + temperature scaling",
         "theirs + label smoothing",
     ]
-    assert polygons.caption.startswith("Ours's ECE is lower than that of theirs + temperature scaling at ")
-    assert lines.caption.startswith("Ours's ECE is lower than theirs's at ")
+    assert re.match(r"Ours's ECE is .* that of theirs \+ temperature scaling at ", polygons.caption)
+    assert re.search(r"Ours is .* (than|from) theirs", lines.caption)
     assert lines.data.bold == ("theirs", "ours")
 
 
@@ -170,8 +190,17 @@ def test_turning_points(values, wanted):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_no_two_methods_of_a_study_look_the_same(scale):
+def test_no_two_methods_of_a_study_look_the_same_without_colour(scale):
     for name in [name for name, experiment in EXPERIMENTS.items() if scale in experiment.scales]:
-        looks = [look(method) for method in study(name, scale).methods]
-        assert len(looks) == len({each[:2] for each in looks})  # by colour and marker
-        assert len(looks) == len({(each.color, each.line) for each in looks})  # octagons are much like hexagons
+        methods = list(study(name, scale).methods)
+        found = looks(methods)
+        assert list(found) != []
+        assert len({(look.marker, look.filled) for look in found.values()}) == len(methods)
+
+
+@pytest.mark.parametrize("number", [3, 22, 60])
+def test_methods_of_a_users_study_look_different_without_colour(number):
+    found = looks(["rigl", "cigl", *(f"mine {i}" for i in range(number - 2))])
+    assert len({look.without_color for look in found.values()}) == number
+    if number <= 22:
+        assert len({(look.marker, look.filled) for look in found.values()}) == number

@@ -78,6 +78,35 @@ def test_nothing_is_asked_of_the_network(seen, written):
     assert "https:" not in page
 
 
+def test_it_opens_with_the_finding_and_one_figure_and_then_the_contents(written):
+    text = html.unescape(written.read_text())
+    finding = text.index("CigL is better calibrated than RigL")
+    assert text.index("<h1>") < finding < text.index("<figure") < text.index("<nav") < text.index("<section")
+    assert text[: text.index("<nav")].count("<figure") == 1
+    assert text.count("<figure") == 2  # the first is not shown again
+
+
+def test_figures_have_titles_and_points_tell_their_numbers_and_seeds(seen, written):
+    plots = [svg for svg in seen.all("svg") if "plot" in svg.get("class", "")]
+    ids = {attributes["id"] for _, attributes in seen.tags if "id" in attributes}
+    assert len(plots) == 4
+    assert all(svg["aria-labelledby"] in ids and svg["tabindex"] == "0" for svg in plots)
+    points = [g for g in seen.all("g") if "point" in g.get("class", "").split()]
+    assert len(points) == 2 * (2 * 3 + 1) * 2
+    titles = re.findall(r"<title>([^<]*)</title>", written.read_text())[1:]
+    assert len(titles) == len(points)
+    for title in titles:
+        assert re.search(r"^by seed: 0: [\d.]+, 1: [\d.]+$", title, re.M)
+        assert re.search(r"95 % interval: −?[\d.]+ to [\d.]+\)", title)
+
+
+def test_colours_come_from_the_colour_scheme(written):
+    plots = re.findall(r"<svg.*?</svg>", written.read_text(), re.S)
+    assert plots
+    for plot in plots:
+        assert not re.search(r"(#[0-9a-fA-F]{3,6}\b|rgb\(|style=)", re.sub(r'data-runs="[^"]*"', "", plot))
+
+
 def test_the_data_can_be_downloaded(seen, finished):
     files = {a["download"]: base64.b64decode(a["href"].split(",", 1)[1]) for a in seen.all("a") if "download" in a}
     evidence = Evidence.read(finished)
@@ -146,8 +175,8 @@ def test_names_are_text_not_markup(tmp_path):
     assert "<script>alert" not in text
     assert not {"i", "u", "b", "s"} & {tag for tag, _ in Seen(text).tags}
     assert_whole(Seen(text))
-    (drawn,) = (tmp_path / "report").glob("*.svg")
-    assert "_5%41" in drawn.read_text()  # in the legend
+    drawn = (tmp_path / "report").glob("*.svg")
+    assert all("_5%41" in one.read_text() for one in drawn)  # in the legend
 
 
 def test_only_the_papers_experiments_are_said_to_be(tmp_path):
@@ -211,10 +240,19 @@ setTimeout(() => {
   parent.postMessage(JSON.stringify(found(target)), "*");
 }, 500);
 const width = document.documentElement.scrollWidth, seen = innerWidth;
-const drawn = Array.from(document.images, image => image.complete && image.naturalWidth > 0);
+const drawn = Array.from(document.querySelectorAll("svg.plot"), svg => svg.getBoundingClientRect().height > 100);
+const plot = document.querySelector("svg.plot"), tip = document.querySelector(".tip");
+plot.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"}));
+const read = [tip.hidden, tip.textContent];
+plot.dispatchEvent(new KeyboardEvent("keydown", {key: "Escape"}));
+const closed = tip.hidden;
+plot.querySelector(".point .mark").dispatchEvent(new MouseEvent("click", {bubbles: true}));
+const tapped = [tip.hidden, tip.textContent], box = tip.getBoundingClientRect();
+const inside = box.left >= 0 && box.right <= innerWidth;
 const entries = performance.getEntriesByType("resource").map(entry => entry.name);
 const asked = entries.filter(name => !name.startsWith("data:"));
-const found = target => ({up, upState, focused, down, downState, opened: target.open, width, seen, drawn, asked});
+const found = target => ({up, upState, focused, down, downState, opened: target.open, width, seen, drawn, asked,
+  read, closed, tapped, inside});
 """
 
 
@@ -233,6 +271,11 @@ def test_in_a_real_browser(written, width, tmp_path):
     assert found["opened"]
     assert found["seen"] == width
     assert found["width"] <= width
+    for hidden, told in (found["read"], found["tapped"]):
+        assert not hidden
+        assert "by seed: 0: " in told
+    assert found["closed"]
+    assert found["inside"]
     assert found["drawn"]
     assert all(found["drawn"])
     assert found["asked"] == []

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from made_runs import a_study, make
 
-from cigl.report.comparisons import relative
+from cigl.report.comparisons import change, relative
 from cigl.report.evidence import Evidence
 from cigl.report.formats import FORMATS, NOTHING, Entry, Table, to_csv, to_latex, to_markdown
 from cigl.report.metrics import METRICS
@@ -75,7 +75,8 @@ def test_bold_where_the_ece_falls_by_15_percent(evidence):
     for label, method in (("RigL", "rigl"), ("CigL", "cigl")):
         for column, sparsity in ((2, 0.8), (3, 0.9), (4, 0.95)):
             fallen = relative(evidence, "small", method, sparsity) <= -0.15
-            assert row(table, label)[column].bold == fallen
+            accuracy = change(evidence, "small", method, sparsity, "accuracy")
+            assert row(table, label)[column].bold == (fallen and accuracy.high >= 0)
     assert any(entry.bold for entry in row(table, "CigL"))
 
 
@@ -98,11 +99,12 @@ def test_differences(evidence):
     found = row(table, "CigL", "90 %")
     ours, theirs = (evidence.numbers("small", m, 0.9, "ece_15", False) for m in ("cigl", "rigl"))
     gap = np.mean([ours[s].value - theirs[s].value for s in (0, 1)])
-    assert found[3].value == pytest.approx(gap)
-    assert found[4].value == pytest.approx(100 * gap / np.mean([theirs[s].value for s in (0, 1)]))
-    low, high = (float(end.replace("−", "-")) for end in re.findall(r"[+−][\d.]+", found[3].text)[1:])
-    assert low <= found[3].value <= high
-    assert found[3].bold == (low > 0 or high < 0)
+    assert found[4].value == pytest.approx(gap)
+    assert found[5].value == pytest.approx(100 * gap / np.mean([theirs[s].value for s in (0, 1)]))
+    low, high = (float(end.replace("−", "-")) for end in re.findall(r"[+−][\d.]+", found[4].text)[1:])
+    assert low <= found[4].value <= high
+    assert found[4].bold == (high < 0)
+    assert found[2].text.startswith("better calibrated" if high < 0 else "not significantly different")
 
 
 def test_intervals_show_both_parts(evidence):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from nets import network_of, sparse
@@ -45,3 +47,15 @@ def test_units_without_weights_alone_are_left_to_torch():
     network = network_of(nn.Sequential(nn.ReLU(), nn.MaxPool2d(2)))
     x = torch.randn(1, 3, 4, 4)
     assert assignment.assign(network, survey(network, [x]), threads=1).sparse == set()
+
+
+def test_time_of_other_processes_is_not_counted():
+    """A sleeping thread has no core, as one that waits for another process."""
+
+    def measure():
+        start = time.perf_counter()
+        time.sleep(0.02)
+        return time.perf_counter() - start
+
+    assert assignment._least(measure, 0.0, threads=1) < 0.01
+    assert assignment._least(measure, 0.0, threads=2) >= 0.02

@@ -21,7 +21,7 @@ import cigl
 from cigl.runtime import assignment, schedule
 from cigl.runtime import engine as engines
 from cigl.runtime.compile import operations as op
-from cigl.runtime.program import library
+from cigl.runtime.program import layout, library
 
 needs_kernels = pytest.mark.skipif(not library.available(), reason="no kernels here")
 
@@ -245,3 +245,34 @@ def test_long_timing_is_announced(monkeypatch, caplog):
         monkeypatch.setattr(engines, "LONG", 0.0)
         fast(torch.randn(50, 64))
     assert "preparing the engine for inputs of shape (50, 64)" in caplog.text
+
+
+class Narrowing(nn.Module):
+    """Wide pictures that get narrow, a shortcut over the border, and wide ones again, if asked for."""
+
+    def __init__(self, back):
+        super().__init__()
+        self.first, self.short = nn.Conv2d(3, 24, 3, padding=1), nn.Conv2d(24, 40, 1, 4)
+        self.down = nn.Sequential(nn.Conv2d(24, 40, 3, 2, 1), nn.ReLU(), nn.Conv2d(40, 40, 3, 2, 1))
+        self.late = nn.Sequential(nn.Conv2d(40, 40, 3, padding=1), nn.SiLU(), nn.Conv2d(40, 16, 1))
+        self.up = nn.ConvTranspose2d(16, 4, 4, 4) if back else nn.Identity()
+
+    def forward(self, x):
+        x = self.first(x).relu()
+        return self.up(self.late(self.down(x) + self.short(x)))
+
+
+@needs_kernels
+@pytest.mark.parametrize("images", [1, 7, 16, 19])
+@pytest.mark.parametrize("back", [False, True])
+def test_narrow_pictures_are_a_program_of_their_own(images, back, monkeypatch):
+    monkeypatch.setattr(layout, "_LARGE", 50_000)  # as if the first pictures were large
+    model, x = sparse(Narrowing(back), 0.8), torch.randn(images, 3, 24, 24)
+    network = network_of(model)
+    with torch.no_grad():
+        facts = schedule.survey(network, [x])
+        made = schedule.Schedule(network, facts, schedule.fitting(network, facts), 1)
+        assert close(made([x]), model(x))
+    lanes = [call.program._executable._layout.lanes for call in made._calls]
+    apart = images >= 8 and not back
+    assert lanes == ([1, min(library.lanes(library.isa()), 8 if images < 16 else 16)] if apart else [1])

@@ -132,6 +132,17 @@ def test_calls_that_make_no_sense_are_refused_when_they_are_made(tmp_path, nodes
             assert f"at node {1 + len(nodes)}, {wrong['op']} {wrong['name']}: " in str(caught.value)
 
 
+@pytest.mark.parametrize("activation", [fields("Hardswish", inplace=False), fields("Tanh"), fields("Sigmoid")])
+def test_an_activation_called_with_two_arguments_is_refused(tmp_path, activation):
+    given = {"0": fields("Linear", in_features=3, out_features=3, bias=False), "1": activation}
+    call = {"op": "module", "name": "1", "args": [at(1), at(0)]}
+    for engine in ("sparse", "dense"):
+        weights = [("0.weight", (3, 3))]
+        model = load_of(tmp_path / "a.cigl", module("0", 0), call, modules=given, weights=weights, engine=engine)
+        with pytest.raises(CiglError):
+            model(torch.randn(2, 3))
+
+
 def test_a_wrong_input_of_a_dense_model_names_the_node(tmp_path):
     cigl.save(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)), tmp_path / "a.cigl")
     with pytest.raises(CiglError, match=r"can't be run at node 1, module 0: mat1 and mat2 shapes"):

@@ -107,7 +107,7 @@ def test_models_that_do_not_say(model, photos):
         fast.predict(photos)
     assert set(fast.predict(photos, preprocessing=PREPROCESSING).labels) <= {"0", "1", "2"}
     assert fast.predict(photos, preprocessing=PREPROCESSING, classes=NAMES).labels[0] in NAMES
-    with pytest.raises(CiglError, match="tells 3 classes apart, but there are 2 names"):
+    with pytest.raises(CiglError, match="has 3 classes, but there are 2 names"):
         fast.predict(photos, preprocessing=PREPROCESSING, classes=["a", "b"])
 
 

@@ -1,6 +1,7 @@
 """One of two processes of test_agreement.py: masks with and without DistributedDataParallel."""
 
 import json
+import os
 import sys
 import warnings
 from datetime import timedelta
@@ -117,3 +118,5 @@ with warnings.catch_warnings():
 with open(f"{folder}/{rank}.json", "w") as file:
     json.dump(results, file)
 dist.destroy_process_group()
+sys.stderr.flush()
+os._exit(0)  # DDP holds the process group, and torch's gloo threads may abort an interpreter that ends before them

@@ -291,6 +291,20 @@ def refusals(rank, ranks, folder):
         fully_shard(model, mesh=init_device_mesh("cpu", (ranks,)), shard_placement_fn=lambda p: Shard(p.dim() - 1))
         attach(model, optimizer_of(model, "sgd"), "rigl", 24)
 
+    def partly():
+        model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+        fully_shard(model[0], mesh=init_device_mesh("cpu", (ranks,)))
+        attach(model, optimizer_of(model, "sgd"), "rigl", 24)
+
+    def partly_afterwards():
+        model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+        attach(model, optimizer_of(model, "sgd"), "rigl", 24)
+        fully_shard(model[0], mesh=init_device_mesh("cpu", (ranks,)))
+        model(torch.ones(2, 8))
+
+    def saved():
+        cigl.save(new(rank, ranks)[0], f"{folder}/never.cigl")
+
     def tensor_parallel():
         model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
         plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
@@ -335,11 +349,47 @@ def refusals(rank, ranks, folder):
     Path(folder, f"refusals-{rank}.json").write_text(json.dumps(found))
 
 
+def hybrid_seeds(rank, ranks, folder):
+    """One of the copies differs, in one of its parts."""
+    model = network()
+    shard(model, ranks, hybrid=True)
+    try:
+        cigl.attach(
+            model, optimizer_of(model, "sgd"), "rigl", sparsity=0.7, epochs=6, steps_per_epoch=4, seed=int(rank == 3)
+        )
+        found = "not refused"
+    except cigl.CiglError as error:
+        found = str(error)
+    Path(folder, f"hybrid_seeds-{rank}.json").write_text(json.dumps(found))
+
+
+def batch_norm(rank, ranks, folder):
+    """Statistics re-estimated from each process's data are those of all, and the result is sharded again."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 4))
+    shard_all(model, ranks)
+    optimizer = optimizer_of(model, "sgd")
+    sparse = attach(model, optimizer, "cigl", 24)
+    sparse.ema(0.9)
+    for number in range(1, 25):
+        x, y = batch(number, (16, 8))
+        F.cross_entropy(model(x.chunk(ranks)[rank]), y.chunk(ranks)[rank]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    data = [batch(number, (16, 8))[0].chunk(ranks)[rank] for number in range(1, 4)]
+    for final in (sparse.finalize(data), sparse.finalize(data, whole=True), sparse.ema(0.9).finalize(data)):
+        mine = torch.stack([final[1].running_mean, final[1].running_var])
+        everybody = [torch.empty_like(mine) for _ in range(ranks)]
+        dist.all_gather(everybody, mine)
+        assert all(torch.equal(each, mine) for each in everybody)
+    assert all(isinstance(p, DTensor) for p in sparse.finalize(data).parameters())
+
+
 def shard_all(model, ranks):
     fully_shard(model, mesh=init_device_mesh("cpu", (ranks,)))
 
 
-CHECKS = {"what_a_forward_sees": what_a_forward_sees, "memory": memory, "save": save, "refusals": refusals}
+CHECKS = {check.__name__: check for check in (what_a_forward_sees, memory, save, refusals, hybrid_seeds, batch_norm)}
 
 if __name__ == "__main__":
     scenario, rank, ranks, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]

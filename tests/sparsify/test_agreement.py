@@ -22,9 +22,12 @@ def results(tmp_path_factory):
         subprocess.Popen([sys.executable, str(WORKER), str(rank), str(folder)], env=environment, stderr=-1)
         for rank in range(2)
     ]
-    for worker in workers:
-        _, errors = worker.communicate(timeout=400)
-        assert worker.returncode == 0, errors.decode()
+    try:
+        errors = [worker.communicate(timeout=400)[1].decode() for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()  # nothing happens to one that has ended
+    assert [worker.returncode for worker in workers] == [0, 0], errors
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 

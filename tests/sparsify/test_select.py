@@ -88,6 +88,16 @@ def test_models_that_cannot_be_sparse():
         select(overlapping)
 
 
+def test_positions_have_32_bits():
+    model = nn.Linear(4, 4)
+    model.weight = nn.Parameter(torch.ones(1).expand(1 << 16, 1 << 16))  # without the memory
+    with pytest.raises(CiglError, match="weight has 4,294,967,296 elements, and positions have 32 bits"):
+        select(model)
+    model.weight = nn.Parameter(torch.ones(1).expand((1 << 16) - 1, 1 << 16))
+    with pytest.raises(CiglError, match="overlaps itself"):  # not its size
+        select(model)
+
+
 def test_tensors_that_are_not_plain_are_refused():
     class Sharded(torch.Tensor):
         pass

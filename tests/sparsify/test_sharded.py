@@ -28,7 +28,11 @@ def launch(scenarios: list[str], ranks: int, folder: Path) -> None:
         subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         for command in commands
     ]
-    errors = [worker.communicate(timeout=600)[1] for worker in workers]
+    try:
+        errors = [worker.communicate(timeout=600)[1] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()  # nothing happens to one that has ended
     assert [worker.returncode for worker in workers] == [0] * ranks, "\n".join(e[-2000:] for e in errors)
 
 
@@ -62,12 +66,12 @@ def alone(folder):
 
 @pytest.fixture(scope="module")
 def two(folder):
-    launch([*ALWAYS, "what_a_forward_sees", "memory", "refusals"], 2, folder)
+    launch([*ALWAYS, "what_a_forward_sees", "memory", "batch_norm", "refusals"], 2, folder)
 
 
 @pytest.fixture(scope="module")
 def four(folder):
-    launch(["after", "hybrid", "save"], 4, folder)
+    launch(["after", "hybrid", "save", "hybrid_seeds"], 4, folder)
 
 
 @pytest.mark.parametrize("scenario", ALWAYS)
@@ -90,6 +94,9 @@ def test_a_checkpoint_of_four_processes_is_loaded_by_fewer(ranks, folder, alone,
 SENTENCES = {
     "seeds": "the processes 0 and 1, which train one sharded model, have been given different options or seeds",
     "columns": "0.weight is sharded as (S(1)): supported are fully_shard along dimension 0 and hybrid sharding",
+    "partly": "1.weight is not sharded, but others are, so its masks would differ between the processes",
+    "partly_afterwards": "1.weight is not sharded, but others are, so its masks would differ between the processes",
+    "saved": "the model is sharded: take a whole one, sparse.finalize(whole=True).",
     "tensor_parallel": "0.weight is sharded as (S(0)), and not by fully_shard: supported are",
     "unknown_optimizer": "Own is not one of torch's optimizers, and with sharded parameters",
     "kernels": "kernels='sparse' is not possible: the parameters are sharded",
@@ -103,6 +110,13 @@ def test_every_process_refuses_in_the_same_words(case, folder, two):
     found = [json.loads((folder / f"refusals-{rank}.json").read_text())[case] for rank in range(2)]
     assert found[0] == found[1]
     assert found[0].startswith(SENTENCES[case])
+
+
+def test_copies_of_a_hybrid_sharding_are_compared(folder, four):
+    """Every process refuses, those too that differ from nobody in their own part."""
+    for rank in range(4):
+        found = json.loads((folder / f"hybrid_seeds-{rank}.json").read_text())
+        assert found.startswith("the processes 0 and 3, which train one sharded model, have been given different")
 
 
 @pytest.mark.slow

@@ -407,7 +407,7 @@ def unchanged(model: nn.Module, message: str, optimizer=None, **options) -> None
 
 
 def test_unknown_kernels():
-    unchanged(mlp(), "unknown kernels 'fast': there is auto, masked, sparse", kernels="fast")
+    unchanged(mlp(), "unknown kernels 'fast': choose from auto, masked, sparse", kernels="fast")
     unchanged(mlp(), "kernels", kernels=None)
     unchanged(mlp(), "kernels", kernels=["sparse"])
 

@@ -71,14 +71,15 @@ def test_short_forms_of_a_file():
 
 def test_a_part_of_the_grid():
     study = quick(sparsity=(0.8, 0.95), seeds=(0, 1))
-    assert len(study.only({"sparsity": "0.95", "method": "cigl"})) == 2
+    assert len(study.only({"sparsity": ["0.95"], "method": ["cigl"]})) == 2
+    assert len(study.only({"sparsity": ["0.8", "0.95"], "method": ["cigl", "rigl"], "seed": ["1"]})) == 4
     assert len(study.only({})) == 8
     with pytest.raises(CiglError, match="unknown method in --only 'cigll': did you mean 'cigl'"):
-        study.only({"method": "cigll"})
+        study.only({"method": ["cigl", "cigll"]})
     with pytest.raises(CiglError, match="unknown axis in --only 'methods': did you mean 'method'"):
-        study.only({"methods": "cigl"})
+        study.only({"methods": ["cigl"]})
     with pytest.raises(CiglError, match="seed=first: give a number"):
-        study.only({"seed": "first"})
+        study.only({"seed": ["first"]})
 
 
 @pytest.mark.parametrize(
@@ -102,14 +103,14 @@ def test_a_part_of_the_grid():
         ({"settings": ["toy"]}, "must be names, each with the keys of a run"),
         ({"methods": {"rigl": "rigl"}}, "must be names, each with the keys of a run"),
         ({"settings": {"cifar/10": SETTING}}, "is named 'cifar/10': leave out the slash"),
-        ({"settings": {10: SETTING}}, "settings is named 10: give a text"),
-        ({"methods": METHODS | {False: {"method": "set"}}}, "methods is named False: give a text"),
+        ({"settings": {10: SETTING}}, "settings is named 10: give a string"),
+        ({"methods": METHODS | {False: {"method": "set"}}}, "methods is named False: give a string"),
         ({"settings": {"toy": SETTING | {"sparsity": 0.9}}}, "'toy' in settings has sparsity: leave it out"),
         (
             {"methods": METHODS | {"a": {"seed": 3}}},
             "'a' in methods has seed: leave it out, it is the study's seeds that count",
         ),
-        ({"about": 5}, "about is 5: give a text"),
+        ({"about": 5}, "about is 5: give a string"),
         ({"labels": {"rigl": 5}}, "labels must be names"),
         ({"reference": ["rigl"]}, "unknown reference"),
         ({"reference": "rigll"}, "unknown reference 'rigll': did you mean 'rigl'"),

@@ -1,8 +1,10 @@
 """The same grid on Ray: a local one of two workers, one of them killed in mid-run."""
 
 import builtins
+import importlib
 import os
 import signal
+import time
 
 import pytest
 from quick import METHODS, holder, long_study, start, times_begun, until, written
@@ -33,10 +35,11 @@ def test_a_killed_ray_worker_loses_nothing_and_nothing_is_run_twice(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_stopped_study_on_ray_saves_its_runs(tmp_path):
+@pytest.mark.parametrize("options", [("--jobs", "2"), ("--jobs", "1", "--ranks", "2")])
+def test_a_stopped_study_on_ray_saves_its_runs(options, tmp_path):
     folder = StudyFolder(tmp_path / "out")
     file = written(long_study(5000, methods={"rigl": METHODS["rigl"]}), tmp_path / "long.yaml")
-    process = start(file, folder.path, "--ray", "local", "--jobs", "2")
+    process = start(file, folder.path, "--ray", "local", *options)
     until(folder.file.is_file)
     run = folder.folder(cells(folder.read())[0]).path
     until(lambda: len(RunFolder(run).read_metrics()) > 3 and holder(run))
@@ -74,3 +77,39 @@ def test_without_ray_one_line_says_so(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", absent)
     with pytest.raises(CiglError, match=r"pip install 'cigl\[ray\]'"):
         find_ray()
+
+
+@pytest.mark.parametrize("has_places", [False, True])
+def test_a_study_of_ranks_on_ray_can_be_stopped_at_any_moment(has_places, monkeypatch):
+    """Also while Ray finds no place for a run, or its ranks do not end: a thread that waits on would never end."""
+    ray = pytest.importorskip("ray")
+    from cigl.study import ray_ranks
+
+    class Places:
+        def wait(self, seconds):
+            time.sleep(seconds)
+            return has_places
+
+    class Ranks:
+        def options(self, **_):
+            return self
+
+        def remote(self, *_):
+            return object()
+
+    removed = []
+    groups = importlib.import_module("ray.util.placement_group")  # a function hides it
+    monkeypatch.setattr(groups, "placement_group", lambda bundles: Places())
+    monkeypatch.setattr(groups, "remove_placement_group", removed.append)
+    monkeypatch.setattr("ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy", lambda *_, **__: None)
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
+    monkeypatch.setattr(ray, "wait", lambda tasks, timeout: (time.sleep(timeout), ([], tasks))[1])
+    monkeypatch.setattr(ray_ranks, "TICK", 0.01)
+    tasks = ray_ranks.RankTasks(ray, 2)
+    tasks._task = Ranks()
+    future = tasks.submit({"path": "", "config": {}, "masks": 0}, 0)
+    until(lambda: len(tasks._tasks) == 2 * has_places)
+    assert len(tasks.stop()) == 2 * has_places
+    with pytest.raises(CiglError, match="the study was stopped"):
+        future.result(timeout=60)
+    assert not removed

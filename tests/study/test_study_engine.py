@@ -65,7 +65,7 @@ def test_a_study_is_run_once(tmp_path):
 
 def test_a_part_now_and_the_rest_later(tmp_path):
     folder = created(tmp_path)
-    assert run(folder, wanted=folder.read().only({"method": "rigl"})).total == 1
+    assert run(folder, wanted=folder.read().only({"method": ["rigl"]})).total == 1
     rest = Here()
     run(folder, rest)
     assert [order["config"]["method"] for order in rest.orders] == ["cigl"]

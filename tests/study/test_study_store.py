@@ -166,3 +166,13 @@ def test_a_failure_that_can_not_be_recorded_is_not_another_failure(tmp_path):
     folder.create(quick(), tmp_path / "file")
     record_failure(folder.folder(cells(quick())[0]), "the disk is full")  # raises nothing
     assert (tmp_path / "file").read_text() == ""
+
+
+def test_a_folder_of_an_earlier_version_keeps_the_first_examples(tmp_path):
+    folder = StudyFolder(tmp_path)
+    folder.create(quick())
+    assert {cell.config.subset for cell in cells(folder.read())} == {"stratified"}
+    folder.file.write_text(folder.file.read_text().replace("    subset: stratified\n", ""))
+    assert {cell.config.subset for cell in cells(folder.read())} == {"first"}
+    with pytest.raises(CiglError, match="another study"):
+        folder.create(quick())

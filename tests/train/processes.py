@@ -26,5 +26,9 @@ def start(size, *command):
 
 def end(processes, seconds=900):
     """(exit codes, standard outputs, standard errors)."""
-    written = [process.communicate(timeout=seconds) for process in processes]
+    try:
+        written = [process.communicate(timeout=seconds) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()  # nothing happens to one that has ended
     return [process.returncode for process in processes], [out for out, _ in written], [err for _, err in written]

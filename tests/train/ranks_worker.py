@@ -125,6 +125,14 @@ def predictions(ranks):
     return len(trainer.splits.validation)
 
 
+def few(ranks):
+    """A split with fewer samples than ranks."""
+    config = SMALL.changed(validation=0.005)
+    trainer = Trainer(config, Splits.of(config), ranks)
+    assert len(trainer.splits.validation) == 1
+    return len(trainer.predict(trainer.model.eval(), "validation")[1])
+
+
 def refusals(ranks):
     """Each is raised on all ranks, which are then still together."""
     bad = {

@@ -121,7 +121,7 @@ values = st.fixed_dictionaries(
 @given(values)
 def test_what_is_saved_reads_back_the_same(flags):
     config = resolve(flags)
-    again = Config(**yaml.safe_load(yaml.safe_dump(config.plain())))
+    again = Config.of(yaml.safe_load(yaml.safe_dump(config.plain())))
     assert again == config
     assert again.digest() == config.digest()
 
@@ -131,7 +131,7 @@ def test_the_digest_tells_configurations_apart():
     digests = {base.digest(), base.changed(seed=1).digest(), base.changed(lr=0.2).digest()}
     assert len(digests) == 3
     assert base.changed(seed=1).digest(without=("seed",)) == base.digest(without=("seed",))
-    assert set(base.plain()) == set(KEYS) - {"options", "kernels", "redraw"}
+    assert set(base.plain()) == set(KEYS) - {"options", "kernels", "redraw", "subset", "image_size"}
 
 
 def test_digests_stay_what_they_were():
@@ -180,3 +180,28 @@ def test_what_is_held_out():
     assert Config(temperature="holdout", validation=0.2).held_out == 0.2
     assert Config(temperature="pilot").held_out == 0
     assert Config(temperature="pilot", validation=0.2).held_out == 0.2
+
+
+def test_a_preset_takes_the_first_images_and_a_number_of_ones_own_draws_them():
+    """Results that are committed stay what they were."""
+    preset = resolve(preset="fashion-mnist-mlp")
+    assert (preset.train_size, preset.subset) == (10_000, "first")
+    assert "subset" not in preset.plain()
+    assert resolve({"train_size": 500}, preset="fashion-mnist-mlp").subset == "stratified"
+    assert resolve({"train_size": 500}).plain()["subset"] == "stratified"
+    assert Config(subset="first") == Config()
+
+
+def test_a_configuration_of_an_earlier_version_means_the_first_examples(tmp_path):
+    old = Config(train_size=640, subset="first").plain()
+    assert Config.of(old).subset == "first"
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(old))
+    assert resolve(file=tmp_path / "config.yaml").subset == "first"
+    (tmp_path / "mine.yaml").write_text("train_size: 640\n")
+    assert resolve(file=tmp_path / "mine.yaml").subset == "stratified"
+
+
+@pytest.mark.parametrize("size", [7, 4097])
+def test_an_image_size_that_can_t_be(size):
+    with pytest.raises(CiglError, match="from 8 to 4096"):
+        Config(image_size=size)

@@ -19,7 +19,7 @@ from cigl.train.signals import Stopped
 from cigl.train.trainer import Splits, Trainer
 
 WORKER = Path(__file__).parent / "ranks_worker.py"
-SCENARIOS = ["long", "mixup", "holdout", "pilot", "norm", "dropout", "more_ranks", "predictions", "refusals"]
+SCENARIOS = ["long", "mixup", "holdout", "pilot", "norm", "dropout", "more_ranks", "predictions", "few", "refusals"]
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +138,10 @@ def test_evaluation_counts_every_sample_once_and_in_order(together):
         theirs = torch.load(together / f"predictions-{rank}.pt")
         assert torch.equal(theirs[1], labels)
         torch.testing.assert_close(theirs[0], logits, rtol=1e-5, atol=1e-6)
+
+
+def test_a_split_may_have_fewer_samples_than_there_are_ranks(together):
+    assert found(together, "few") == [1, 1]
 
 
 def test_bad_input_is_the_same_sentence_on_every_rank(together):

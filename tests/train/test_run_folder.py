@@ -50,7 +50,7 @@ def test_a_torn_line_of_metrics_is_cut(tmp_path):
             folder.add_metrics({"epoch": epoch, "loss": 0.1 * epoch})
         with folder.metrics.open("a") as file:
             file.write('{"epoch": 4, "lo')
-        folder.cut_metrics(2)
+        folder.cut_metrics(2, 20)
     assert [json.loads(line)["epoch"] for line in folder.metrics.read_text().splitlines()] == [1, 2]
     folder.metrics.write_bytes(b'{"epoch": 1}\n\xff\xfe\n')
     assert folder.read_metrics() == [{"epoch": 1}]

@@ -61,7 +61,7 @@ def test_a_missing_rendezvous_is_one_sentence(tmp_path):
     variables = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     command = [sys.executable, "-m", "cigl", "train", "--out", str(tmp_path / "a")]
     environment = {k: v for k, v in os.environ.items() if k != "MASTER_ADDR"} | variables
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 2
     assert "could not meet the others at (MASTER_ADDR is not set)" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -25,12 +25,19 @@ def check_severity(severity: int) -> int:
 
 
 def corrupt(images: Tensor, kind: str, severity: int, seed: int = 0, first: int = 0) -> Tensor:
-    """Images (..., channels, height, width) from 0 to 1, corrupted; dtype, device and shape stay.
+    """Images with a corruption of a given strength, after Hendrycks & Dietterich 2019.
 
-    Kinds are noise, blur, contrast, haze and pixelate, severities 1 to 5. What is random depends on ``seed`` and
-    on an image's number alone (``first`` and on), never on the batch's size, the device or torch's global generator.
-    From 28 pixels of height on all severities differ; on smaller images neighbouring ones of pixelate may not.
+    Args:
+        images: Of shape (..., channels, height, width), from 0 to 1. Type, device and shape stay.
+        kind: One of noise, blur, contrast, haze and pixelate.
+        severity: From 1 (weak) to 5 (strong). From 28 pixels of height on all severities differ; on smaller images
+            neighbouring ones of pixelate may not.
+        seed: What is random depends on the seed and the image's number alone, never on the batch's size, the device
+            or torch's global generator.
+        first: The number of the first image.
 
+    >>> import torch
+    >>> from cigl.calibrate import corrupt
     >>> corrupt(torch.rand(8, 3, 32, 32), "haze", 3).shape
     torch.Size([8, 3, 32, 32])
     """

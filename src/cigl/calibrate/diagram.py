@@ -35,6 +35,7 @@ _LINES = ("-", "--", "-.", ":")
 def prepare_reliability_diagram(report: Report) -> dict[str, Any]:
     """What a reliability diagram shows: a bar per bin that has samples, and the text of its corner.
 
+    >>> from cigl.calibrate import prepare_reliability_diagram
     >>> from cigl.calibrate.report import report
     >>> shown = prepare_reliability_diagram(report(probabilities=[[0.9, 0.1]] * 4, labels=[0, 0, 0, 1], bins=10))
     >>> [(bar["count"], bar["accuracy"], round(bar["confidence"], 2)) for bar in shown["bars"]]
@@ -53,6 +54,7 @@ def reliability_diagrams(reports: Mapping[str, Report], path: str | os.PathLike[
     Bars are the accuracy per bin with its 95 % Clopper-Pearson interval; the hatched part reaches to the mean
     confidence: where it stands above the dot, the model is over-confident. Below, where the samples are.
 
+    >>> from cigl import reliability_diagrams
     >>> import tempfile
     >>> from cigl.calibrate.report import report
     >>> one = report(probabilities=[[0.9, 0.1]] * 4, labels=[0, 0, 0, 1])

@@ -30,6 +30,8 @@ def mean_prediction(logits: Iterable[Tensor]) -> Tensor:
 
     In log space and in float32 at least, so that a member that is sure does not make the others' NLL infinite.
 
+    >>> import torch
+    >>> from cigl.calibrate import mean_prediction
     >>> a, b = torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 100.0]])
     >>> mean_prediction([a, b]).exp()
     tensor([[0.2500, 0.7500]])
@@ -57,6 +59,9 @@ def logits_of(output: Any) -> Tensor:
 class Ensemble(nn.Module):
     """A model that returns the (log of the) averaged prediction of its members.
 
+    >>> import torch
+    >>> from torch import nn
+    >>> from cigl.calibrate import Ensemble
     >>> model = Ensemble([nn.Linear(4, 3), nn.Linear(4, 3)])
     >>> bool(torch.allclose(model(torch.randn(2, 4)).exp().sum(1), torch.ones(2)))
     True
@@ -76,6 +81,9 @@ class MonteCarlo(nn.Module):
     """A model run ``n`` times with its dropout layers on, also in eval mode (Gal & Ghahramani 2016); the rest,
     batch norm above all, is as in evaluation.
 
+    >>> import torch
+    >>> from torch import nn
+    >>> from cigl.calibrate import MonteCarlo
     >>> model = MonteCarlo(nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)), 10).eval()
     >>> model(torch.randn(2, 4)).shape
     torch.Size([2, 3])

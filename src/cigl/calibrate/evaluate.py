@@ -30,12 +30,23 @@ def evaluate(
     members: Members = None,
     resamples: int = RESAMPLES,
 ) -> Report:
-    """The report on a model that returns logits, over a loader of (inputs, labels) or of mappings with ``labels``.
+    """The calibration report on a model that returns logits.
 
-    ``members`` averages predictions: models to average instead of ``model`` (which may then be None), or how
-    many times to run ``model`` with its dropout layers on. ``device`` is where to run (by default where the
-    model is); afterwards the model is where it was, in the mode it was, and torch's global generator too.
+    Args:
+        model: The model. Afterwards it is on the device and in the mode it was before.
+        loader: Batches (inputs, labels), or mappings with ``labels``, of which the rest goes to the model by name.
+        bins: How many bins the calibration errors have.
+        device: Where to run; by default where the model is.
+        members: Average predictions: a list of models in place of ``model`` (which may then be None), or how many
+            times to run ``model`` with its dropout layers on.
+        resamples: How many resamples the bootstrap draws.
 
+    Returns:
+        A ``Report``: print it, or read ``report.accuracy``, ``report.ece.low`` and so on.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from cigl import evaluate
     >>> loader = [(torch.randn(8, 4), torch.randint(0, 3, (8,))) for _ in range(5)]
     >>> evaluate(nn.Linear(4, 3), loader).n
     40
@@ -70,8 +81,16 @@ def with_members(model: nn.Module | None, members: Members) -> nn.Module:
 
 @torch.no_grad()
 def predict(model: nn.Module, loader: Iterable[Any], device: torch.device | str | None = None) -> tuple[Tensor, Tensor]:
-    """(logits, labels) of a whole loader, on the CPU.
+    """The logits and labels of a whole loader, on the CPU.
 
+    Args:
+        model: Returns logits, or an object or mapping that has ``logits``.
+        loader: As for ``cigl.evaluate``.
+        device: Where to run; by default where the model is.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from cigl.calibrate import predict
     >>> logits, labels = predict(nn.Linear(4, 3), [(torch.randn(8, 4), torch.zeros(8, dtype=torch.long))])
     >>> logits.shape, labels.shape
     (torch.Size([8, 3]), torch.Size([8]))

@@ -89,6 +89,8 @@ class Metric:
     squared: bool = False  # bootstrapped as a square, which may be negative; shown as its root
     streamed: Callable[[Sums], Array] | None = None  # from the sums that ``Streaming`` keeps; None: not offered there
     in_studies: bool = False  # read from finished runs, and shown on a study's page
+    is_share: bool = False  # of 1: printed reports show it in percent
+    about: str = ""  # what it means, for people who have not met it
 
     def with_bins(self, bins: int) -> Metric:
         """The same with another number of bins; studies show the default number only."""
@@ -143,24 +145,36 @@ def listed(bins: int) -> Iterator[Metric]:
 
 
 register(Metric("accuracy", "Accuracy", MeanOf(lambda given: given.samples.correct), better="higher", unit="%",
-                scale=100, decimals=2, streamed=lambda sums: sums.hits.sum() / sums.n, in_studies=True))  # fmt: skip
+                scale=100, decimals=2, streamed=lambda sums: sums.hits.sum() / sums.n, in_studies=True, is_share=True,
+                about="how often the most probable class is the right one"))  # fmt: skip
 register(Metric("top5", "Top-5 accuracy", MeanOf(lambda given: given.samples.top5), better="higher", unit="%",
-                scale=100, decimals=2))  # fmt: skip
+                scale=100, decimals=2, is_share=True,
+                about="how often the right class is among the five most probable"))  # fmt: skip
 register(Metric("nll", "NLL", MeanOf(lambda given: given.samples.nll),
-                streamed=lambda sums: sums.nll.sum() / sums.n, in_studies=True))  # fmt: skip
+                streamed=lambda sums: sums.nll.sum() / sums.n, in_studies=True,
+                about="negative log-likelihood: the mean of -log(probability of the right class)"))  # fmt: skip
 register(Metric("brier", "Brier score", MeanOf(lambda given: given.samples.brier),
-                streamed=lambda sums: sums.brier.sum() / sums.n, in_studies=True))  # fmt: skip
+                streamed=lambda sums: sums.brier.sum() / sums.n, in_studies=True,
+                about="squared error of the probabilities, from 0 (perfect) to 2"))  # fmt: skip
 register(Metric("gap", "Confidence − accuracy", MeanOf(lambda given: given.samples.confidence - given.samples.correct),
-                better="zero", streamed=lambda sums: sums.gaps.sum() / sums.n, in_studies=True))  # fmt: skip
+                better="zero", streamed=lambda sums: sums.gaps.sum() / sums.n, in_studies=True, is_share=True,
+                about="mean confidence minus accuracy: above 0 over-confident, below 0 under-confident"))  # fmt: skip
 register(Metric("ece_15", "ECE", OverBins(expected_error), bins=BINS, listed_with=(BINS, ASKED, 10),
                 interval=calibration_interval, biased=True, floor="exact", streamed=expected_error,
-                in_studies=True))  # fmt: skip
+                in_studies=True, is_share=True,
+                about="expected calibration error: the mean of |confidence - accuracy| over bins"))  # fmt: skip
 register(Metric("ece_mass_15", "ECE, equal mass", OverBins(expected_error, "mass"), bins=BINS, listed_with=(BINS,),
-                interval=calibration_interval, biased=True, floor="exact"))  # fmt: skip
+                interval=calibration_interval, biased=True, floor="exact", is_share=True,
+                about="ECE over bins that hold equally many samples"))  # fmt: skip
 register(Metric("ece_classwise_15", "Classwise ECE", OverSamples(Classwise), bins=BINS,
-                interval=many_cells_interval, biased=True, floor="drawn"))  # fmt: skip
+                interval=many_cells_interval, biased=True, floor="drawn", is_share=True,
+                about="ECE of the probability of each class, averaged over classes"))  # fmt: skip
 register(Metric("mce_15", "MCE", OverBins(maximum_error), bins=BINS,
-                interval=calibration_interval, biased=True, floor="drawn", streamed=maximum_error))  # fmt: skip
+                interval=calibration_interval, biased=True, floor="drawn", streamed=maximum_error, is_share=True,
+                about="maximum calibration error: that of the worst bin, mostly noise in small bins"))  # fmt: skip
 register(Metric("l2_debiased_15", "Debiased L2 error", OverBins(debiased_square), bins=BINS,
-                interval=calibration_interval, biased=True, squared=True))  # fmt: skip
-register(Metric("aurc", "AURC", OverSamples(lambda given, bins: RiskCoverage(given))))
+                interval=calibration_interval, biased=True, squared=True, is_share=True,
+                about="root mean square calibration error, corrected for its bias"))  # fmt: skip
+register(Metric("aurc", "AURC", OverSamples(lambda given, bins: RiskCoverage(given)), is_share=True,
+                about="area under the risk-coverage curve: the mean error rate when the least confident predictions "
+                      "are left out one by one"))  # fmt: skip

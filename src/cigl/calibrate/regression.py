@@ -32,6 +32,7 @@ def weight_decay(precision: float, keep_probability: float, samples: int) -> flo
     per layer, p the probability of keeping a weight. torch adds ``weight_decay * W`` to the gradient, which is
     that of weight_decay/2 |W|^2: twice lambda. For a loss without the half (``mse_loss``), double it.
 
+    >>> from cigl.calibrate import weight_decay
     >>> weight_decay(precision=10.0, keep_probability=0.9, samples=900)
     0.0001
     """
@@ -43,6 +44,7 @@ def weight_decay(precision: float, keep_probability: float, samples: int) -> flo
 def precision(weight_decay: float, keep_probability: float, samples: int) -> float:
     """The precision tau that a layer's ``weight_decay`` stands for: the inverse of ``weight_decay``.
 
+    >>> from cigl.calibrate import precision
     >>> round(precision(weight_decay=1e-4, keep_probability=0.9, samples=900), 9)
     10.0
     """
@@ -60,8 +62,10 @@ def _positive(name: str, value: float) -> float:
 
 @dataclass(frozen=True)
 class RegressionReport:
-    """Gaussian predictions against targets. ``coverage[0.9]`` is the share of targets inside the central 90 %
-    interval; ``curve`` lists (level, share of targets below that quantile); all shares would equal their levels.
+    """Gaussian predictions against targets; ``regression_report`` and ``evaluate_regression`` make it.
+
+    ``coverage[0.9]`` is the share of targets inside the central 90 % interval; ``curve`` lists (level, share of targets
+    below that quantile). For a calibrated model all shares equal their levels.
     """
 
     n: int
@@ -93,8 +97,16 @@ class RegressionReport:
 
 
 def regression_report(*, mean: Any, variance: Any, targets: Any, resamples: int = RESAMPLES) -> RegressionReport:
-    """Measure normal predictions; all three have the same shape, the first dimension being samples.
+    """The report on normal predictions. All three arguments have the same shape, the first dimension being samples.
 
+    Args:
+        mean: Of the predictions.
+        variance: Of the predictions, positive.
+        targets: What was observed.
+        resamples: How many resamples the bootstrap draws.
+
+    >>> import torch
+    >>> from cigl.calibrate import regression_report
     >>> g = torch.Generator().manual_seed(0)
     >>> r = regression_report(mean=torch.zeros(5000), variance=torch.ones(5000), targets=torch.randn(5000, generator=g))
     >>> r.coverage[0.9].low < 0.9 < r.coverage[0.9].high
@@ -138,12 +150,20 @@ def evaluate_regression(
     device: torch.device | str | None = None,
     resamples: int = RESAMPLES,
 ) -> RegressionReport:
-    """The report on the members' mean and spread, with the noise variance 1/tau added.
+    """The report on the mean and the spread of several models, with the noise variance 1/tau added.
 
-    ``members`` are draws of the weights: ``sparse.sample_posterior(20, train_loader)``, ``sparse.members(20)`` or
-    an ensemble. ``noise_precision`` is tau: ``precision(weight_decay, keep_probability, samples)``, or 1 over the
-    mean squared error on validation data.
+    Args:
+        members: Draws of the weights: ``sparse.sample_posterior(20, train_loader)``, ``sparse.members(20)`` or an
+            ensemble.
+        loader: Batches (inputs, targets), in the same order each time.
+        noise_precision: tau: ``precision(weight_decay, keep_probability, samples)``, or 1 over the mean squared error
+            on validation data.
+        device: Where to run; by default where each model is.
+        resamples: How many resamples the bootstrap draws.
 
+    >>> import torch
+    >>> from torch import nn
+    >>> from cigl.calibrate import evaluate_regression
     >>> loader = [(torch.randn(16, 4), torch.randn(16, 1)) for _ in range(4)]
     >>> evaluate_regression([nn.Linear(4, 1) for _ in range(5)], loader, noise_precision=1.0).n
     64

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from cigl.calibrate import intervals, store
+from cigl.calibrate import intervals, store, words
 from cigl.calibrate.bins import Array, check_bins
 from cigl.calibrate.measures import Measures
 from cigl.calibrate.metrics import root
@@ -21,12 +21,12 @@ from cigl.errors import CiglError, unknown
 
 RESAMPLES = 1000
 NULL_DRAWS = 200  # label sets drawn from a model's own probabilities
-_FEW = 30
 
 
 class Estimate(float):
     """A number with its 95 % interval (``low``, ``high``) and, for calibration errors, its noise ``floor``.
 
+    >>> from cigl.calibrate import Estimate
     >>> e = Estimate(0.02, low=0.01, high=0.03, floor=0.006)
     >>> e > 0.015, e.floor
     (True, 0.006)
@@ -51,7 +51,16 @@ class Estimate(float):
 
 @dataclass(frozen=True)
 class Bin:
-    """One bin (low, high] of the asked-for scheme; without samples it has no confidence and no accuracy."""
+    """One bin (low, high] of confidence, a row of ``report.table``.
+
+    ``accuracy_low`` and ``accuracy_high`` are a 95 % Clopper-Pearson interval. Without samples a bin has neither
+    confidence nor accuracy.
+
+    >>> from cigl.calibrate import report
+    >>> table = report(probabilities=[[0.9, 0.1]] * 4, labels=[0, 0, 0, 1], bins=10).table
+    >>> table[8].count, table[8].accuracy
+    (4, 0.75)
+    """
 
     low: float
     high: float
@@ -62,7 +71,7 @@ class Bin:
     accuracy_high: float | None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Report:
     """Accuracy, proper scores and calibration errors with 95 % intervals; ``cigl.evaluate`` makes it.
 
@@ -78,6 +87,7 @@ class Report:
     Bootstrap bins are those of the data (the edges of equal-mass bins don't move). Below about 30
     samples no bootstrap can be believed.
 
+    >>> from cigl.calibrate import report
     >>> r = report(probabilities=[[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]], labels=[0, 1, 1])
     >>> round(r.accuracy, 3), round(r.ece, 3), r.ece == r.ece_15
     (0.667, 0.3, True)
@@ -88,8 +98,8 @@ class Report:
     bins: int
     metrics: dict[str, Estimate]
     table: list[Bin]
-    samples: Samples = field(repr=False)
-    draws: dict[str, Array] = field(repr=False)
+    samples: Samples
+    draws: dict[str, Array]
 
     def __getattr__(self, name: str) -> Estimate:
         metrics = self.__dict__.get("metrics", {})  # absent while a copy is being made
@@ -152,6 +162,7 @@ class Report:
     def smooth_ece(self) -> float:
         """SmoothECE (Blasiok & Nakkiran 2023), which needs no bins; from the extra ``cigl[smooth]``.
 
+        >>> from cigl.calibrate import report
         >>> r = report(probabilities=[[0.9, 0.1]] * 10, labels=[0] * 9 + [1])
         >>> r.smooth_ece() < 0.01
         True
@@ -168,31 +179,40 @@ class Report:
 
         reliability_diagrams({"": self}, path)
 
+    @property
+    def verdict(self) -> str:
+        """The report in a sentence."""
+        return words.verdict(self)
+
+    def explain(self) -> str:
+        """What the numbers of the table mean."""
+        return words.explanation(self.metrics)
+
     def __str__(self) -> str:
-        lines = [f"{self.n} samples, {self.classes} classes; 95 % intervals of {self.resamples} resamples"]
-        lines.append(f"{'':<20}{'value':>9}{'low':>9}{'high':>9}{'floor':>9}")
-        for name, e in self.metrics.items():
-            numbers = (e, e.low, e.high) if e.floor is None else (e, e.low, e.high, e.floor)
-            lines.append(f"{name:<20}" + "".join(map(in_column, numbers)))
-        if self.n < _FEW:
-            lines.append(f"{self.n} samples are too few for these intervals to be believed.")
-        return "\n".join(lines)
+        return "\n".join([words.wrapped(self.verdict), "", *words.table(self)])
 
-
-def in_column(value: float) -> str:
-    """A number in 9 characters: 4 decimals, or 3 digits of a small one.
-
-    >>> in_column(0.25), in_column(0.000381)
-    ('   0.2500', ' 0.000381')
-    """
-    return f"{value:9.3g}" if 0 < abs(value) < 0.001 else f"{value:9.4f}"
+    def __repr__(self) -> str:
+        shown = [f"{name} {words.cell(name, self.metrics[name])}" for name in ("accuracy", "nll", "gap")]
+        shown += [
+            f"{name} {words.cell('ece_15', x)}" for name, x in (("ece", self.ece), ("floor", self.ece.floor or 0))
+        ]
+        return f"<Report on {words.samples(self.n)}, {self.classes} classes: {', '.join(shown)}>"
 
 
 def report(
     *, logits: Any = None, probabilities: Any = None, labels: Any, bins: int = BINS, resamples: int = RESAMPLES
 ) -> Report:
-    """Measure predictions (samples, classes) against labels. Give exactly one of logits and probabilities.
+    """The calibration report on predictions that are already there. Give exactly one of logits and probabilities.
 
+    Args:
+        logits: Of shape (samples, classes).
+        probabilities: Of shape (samples, classes); each row sums to 1.
+        labels: Class numbers from 0, of shape (samples,).
+        bins: How many bins the calibration errors have.
+        resamples: How many resamples the bootstrap draws.
+
+    >>> import torch
+    >>> from cigl.calibrate import report
     >>> logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
     >>> round(report(logits=logits, labels=[0, 2]).nll, 4)
     0.8955

@@ -21,7 +21,10 @@ SHOWN = ("accuracy", "nll", "gap", "ece")
 
 @dataclass(frozen=True)
 class Shift:
-    """Reports by kind of corruption and severity, 0 being the images as they are. Print it for a table."""
+    """Reports by kind of corruption and severity, 0 being the images as they are. Print it for a table.
+
+    ``under_shift`` makes it: ``shift["noise"][3].ece`` is the ECE under noise of severity 3.
+    """
 
     reports: dict[str, dict[int, Report]]
 
@@ -64,9 +67,21 @@ def under_shift(
 ) -> Shift:
     """Evaluate a model on images as they are and on each corruption of them.
 
-    The loader yields (images, labels) with images from 0 to 1; ``normalize`` is what the model expects to have
-    been done to them, and is applied after the corruption. The other arguments are those of ``cigl.evaluate``.
+    Args:
+        model: Returns logits.
+        loader: Batches (images, labels) with images from 0 to 1; read once per corruption.
+        kinds: Of noise, blur, contrast, haze and pixelate.
+        severities: Of 1 (weak) to 5 (strong).
+        normalize: What the model expects to have been done to images; applied after the corruption.
+        seed: Of the corruptions.
+        bins: As for ``cigl.evaluate``.
+        device: As for ``cigl.evaluate``.
+        members: As for ``cigl.evaluate``.
+        resamples: As for ``cigl.evaluate``.
 
+    >>> import torch
+    >>> from torch import nn
+    >>> from cigl.calibrate import under_shift
     >>> loader = [(torch.rand(8, 1, 8, 8), torch.randint(0, 3, (8,))) for _ in range(2)]
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     >>> shift = under_shift(model, loader, kinds=["noise"], severities=[1, 5], resamples=50)

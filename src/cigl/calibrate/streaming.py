@@ -34,6 +34,8 @@ class Streaming:
     without ``streamed``. Batches are measured on their own device, in float32 at least; the sums are float64, on the
     CPU.
 
+    >>> import torch
+    >>> from cigl.calibrate import Streaming
     >>> stream = Streaming(classes=3)
     >>> stream.update(logits=torch.randn(100, 3), labels=torch.randint(0, 3, (100,)))
     >>> stream.update(logits=torch.randn(50, 3), labels=torch.randint(0, 3, (50,)))

@@ -21,7 +21,15 @@ _WIDEST = 700.0  # of log(1/T): beyond it, exp leaves float64
 
 @dataclass(frozen=True)
 class Temperature:
-    """A fitted temperature. ``clamped`` says that no finite one is best, and ``value`` is the limit."""
+    """A fitted temperature: ``value``, and the NLL before and after.
+
+    ``clamped`` says that no finite temperature is best, and ``value`` is the limit.
+
+    >>> import torch
+    >>> from cigl.calibrate import fit_temperature
+    >>> fit_temperature(logits=torch.tensor([[4.0, 0.0]] * 4), labels=[0, 0, 0, 0]).clamped
+    True
+    """
 
     value: float
     clamped: bool
@@ -34,9 +42,14 @@ def fit_temperature(*, logits: Any, labels: Any) -> Temperature:
 
     NLL is convex in 1/T, so its slope mean(E_p[z] - z_label) has at most one zero; it is found in log(1/T), inside
     a bracket that is widened until it holds it. Where every label is predicted right, colder is always better;
-    where labels are worse than chance, hotter is: then a value near the limit is returned, flagged. Logits of -inf
-    rule out a class that is never a label.
+    where labels are worse than chance, hotter is: then a value near the limit is returned, flagged.
 
+    Args:
+        logits: Of held-out data, (samples, classes). Logits of -inf rule out a class that is never a label.
+        labels: Class numbers from 0.
+
+    >>> import torch
+    >>> from cigl.calibrate import fit_temperature
     >>> logits = torch.tensor([[4.0, 0.0]] * 4)
     >>> t = fit_temperature(logits=logits, labels=torch.tensor([0, 0, 0, 1]))  # 3 of 4: logit log(3)
     >>> round(t.value, 4), t.clamped
@@ -115,6 +128,9 @@ def _nll(ahead: Tensor, temperature: float) -> float:
 class TemperatureScaled(nn.Module):
     """A model whose logits are divided by a temperature; saved and moved with it.
 
+    >>> import torch
+    >>> from torch import nn
+    >>> from cigl.calibrate import TemperatureScaled
     >>> model = TemperatureScaled(nn.Linear(4, 3), 2.0)
     >>> x = torch.randn(2, 4)
     >>> bool(torch.equal(model(x), model.model(x) / 2))
@@ -140,7 +156,10 @@ class TemperatureScaled(nn.Module):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Temperature scaling fitted on one part of a data set; both reports are on the other part alone."""
+    """What ``split_and_scale`` returns: the temperature, and reports before and after it, on the other part alone.
+
+    Print it for both tables.
+    """
 
     temperature: Temperature
     fitted_on: int
@@ -156,11 +175,20 @@ class HeldOut:
 
 
 def split_and_scale(*, logits: Any, labels: Any, share: float = 0.2, seed: int = 0, bins: int = 15) -> HeldOut:
-    """Fit on a random ``share`` of the samples and score on the rest: never on what was fitted on.
+    """Fit a temperature on a random share of the samples and score it on the rest.
 
     A temperature scored on its own samples looks better than it is. Where there is a validation set, use
     ``fit_temperature`` on that and score the whole test set instead.
 
+    Args:
+        logits: Of shape (samples, classes).
+        labels: Class numbers from 0.
+        share: Of the samples, to fit on.
+        seed: Of the split.
+        bins: How many bins the calibration errors have.
+
+    >>> import torch
+    >>> from cigl.calibrate import split_and_scale
     >>> z = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
     >>> held_out = split_and_scale(logits=z, labels=z.argmax(1))
     >>> held_out.fitted_on, held_out.after.n

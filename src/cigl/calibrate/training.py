@@ -16,8 +16,15 @@ from cigl.errors import CiglError
 
 
 def smooth_labels(labels: Tensor, classes: int, smoothing: float = 0.1) -> Tensor:
-    """One-hot rows mixed with the uniform row (Szegedy et al. 2016).
+    """Label smoothing (Szegedy et al. 2016): one-hot rows mixed with the uniform row.
 
+    Args:
+        labels: Class numbers of shape (samples,).
+        classes: How many there are.
+        smoothing: The share of the uniform row, from 0 to below 1.
+
+    >>> import torch
+    >>> from cigl.calibrate import smooth_labels
     >>> smooth_labels(torch.tensor([0]), classes=4, smoothing=0.2)
     tensor([[0.8500, 0.0500, 0.0500, 0.0500]])
     """
@@ -44,10 +51,22 @@ def mixup(
     smoothing: float = 0.0,
     generator: np.random.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Each input and its label row mixed with another of the batch (Zhang et al. 2018), by one Beta(alpha, alpha).
+    """Mixup (Zhang et al. 2018): each input and its label row mixed with another, by one draw of Beta(alpha, alpha).
 
-    ``generator`` makes it repeatable (numpy's, because torch's Beta takes none).
+    Args:
+        inputs: A batch of floating-point inputs.
+        labels: Class numbers of shape (samples,).
+        classes: How many there are.
+        alpha: Of the Beta distribution; 0.2 is usual.
+        smoothing: Smooth the labels first, as ``smooth_labels`` does.
+        generator: Makes it repeatable (numpy's, because torch's Beta takes none).
 
+    Returns:
+        The mixed inputs, and rows of probabilities that ``torch.nn.functional.cross_entropy`` takes as targets.
+
+    >>> import torch
+    >>> import torch.nn.functional as F
+    >>> from cigl.calibrate import mixup
     >>> x, target = mixup(torch.randn(8, 3), torch.arange(8) % 4, classes=4)
     >>> loss = F.cross_entropy(torch.zeros(8, 4), target)
     >>> x.shape, round(loss.item(), 4)

@@ -4,50 +4,62 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cigl.cli.shared import Json, app, errors_in_one_line
+from cigl.cli.format import command
+from cigl.cli.shared import Json, app, errors_in_one_line, importing
+from cigl.cli.status import status_line
 from cigl.errors import CiglError
+from cigl.phases import phase
 
 
-@app.command()
+@command(app)
 def bench(
-    file: Annotated[Path, typer.Argument(help="a file from cigl.save or cigl export")],
-    batch: Annotated[int, typer.Option(min=1, help="inputs at a time")] = 1,
-    threads: Annotated[int, typer.Option(min=1, help="threads of every engine")] = 1,
-    against: Annotated[str, typer.Option(help="dense engines to compare with: torch, onnxruntime")] = "torch",
-    shape: Annotated[str, typer.Option(help="of one input, such as 3x224x224, where the file doesn't say")] = "",
+    file: Annotated[Path, typer.Argument(help="a .cigl file, from cigl export or cigl.save", show_default=False)],
+    batch: Annotated[int, typer.Option(min=1, help="batch size")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of each engine")] = 1,
+    against: Annotated[str, typer.Option(help="dense engines to compare with: torch, onnxruntime or both")] = "torch",
+    shape: Annotated[
+        str,
+        typer.Option(help="shape of one input, such as 3x224x224, if the file does not have it", show_default=False),
+    ] = "",
     seconds: Annotated[float, typer.Option(min=0.0, help="how long to measure")] = 5.0,
     as_json: Json = False,
 ) -> None:
-    """How fast a saved model runs here, on the sparse kernels and on dense engines.
+    """Measure how fast a saved model runs on this machine.
 
-    The engines run in turns on random inputs, and medians are shown. onnxruntime is in the extra `bench`.
+    Its sparse kernels and dense engines take turns on random inputs; the medians are shown. The engine onnxruntime
+    needs pip install 'cigl[bench]'.
 
-    Example:
-
+    \b
+    Examples:
+      cigl bench model.cigl
       cigl bench model.cigl --batch 64 --against torch,onnxruntime
     """
     with errors_in_one_line():
-        import time
+        with status_line(as_json):
+            with importing():
+                import torch
 
-        import torch
+                import cigl
+                from cigl.runtime import bench as measuring
+                from cigl.runtime.engine import SparseInference
+                from cigl.runtime.saving import describe
 
-        import cigl
-        from cigl.runtime import bench as measuring
-        from cigl.runtime.engine import SparseInference
-        from cigl.runtime.saving import describe
-
-        rivals = measuring.rivals([name.strip() for name in against.split(",") if name.strip()])
-        start = time.perf_counter()
-        fast = cigl.load(file)
-        loaded = time.perf_counter() - start
-        assert isinstance(fast, SparseInference)
-        x = torch.randn(batch, *_shape(shape, describe(file)["about"], fast.plan(), file))
-        found = measuring.bench(cigl.load(file, engine="dense"), fast, x, rivals, threads=threads, seconds=seconds)
+            rivals = measuring.rivals([name.strip() for name in against.split(",") if name.strip()])
+            start = time.perf_counter()
+            with phase(f"loading {file.name}"):
+                fast = cigl.load(file)
+            loaded = time.perf_counter() - start
+            assert isinstance(fast, SparseInference)
+            x = torch.randn(batch, *_shape(shape, describe(file)["about"], fast.plan(), file))
+            dense = cigl.load(file, engine="dense")
+            with phase("measuring"):
+                found = measuring.bench(dense, fast, x, rivals, threads=threads, seconds=seconds)
         found["load_seconds"] = loaded
         typer.echo(json.dumps(found) if as_json else _table(found))
 

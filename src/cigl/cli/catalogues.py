@@ -4,68 +4,106 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cigl.cli.shared import Json, app, errors_in_one_line, show_names
+from cigl.cli.completion import datasets
+from cigl.cli.format import command, make_app
+from cigl.cli.shared import Json, app, errors_in_one_line, importing, show_columns, show_names, show_next
+from cigl.cli.status import status_line
 
-data_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Fetch and list datasets.")
+if TYPE_CHECKING:
+    from cigl.data.stored import Stored
+
+data_app = make_app(help="Download and list datasets.")
 app.add_typer(data_app, name="data")
 
 
-@data_app.command("list")
+@command(data_app, "list")
 def data_list(as_json: Json = False) -> None:
-    """The datasets that can be trained on.
+    """List the datasets, and which of them are on this machine.
 
+    \b
     Example:
-
       cigl data list
     """
     with errors_in_one_line():
-        import cigl.data
+        with status_line(as_json), importing():
+            import cigl.data
+            from cigl.data.stored import stored
+        known, here = cigl.data.names(), stored()
+        if as_json:
+            typer.echo(json.dumps({name: _plain(about, here.get(name)) for name, about in known.items()}))
+            return
+        show_columns([(name, _state(here.get(name)), about) for name, about in known.items()])
+        if missing := [name for name, each in here.items() if each.state == "not downloaded"]:
+            show_next((f"cigl data get {missing[0]}", "download a dataset"))
 
-        show_names(cigl.data.names(), as_json)
+
+def _state(found: Stored | None) -> str:
+    """In a word or two, with the size.
+
+    >>> _state(None)
+    'yours'
+    """
+    if found is None:
+        return "yours"
+    return found.state if found.bytes is None else f"{found.state}, {found.bytes / 1e6:.0f} MB"
 
 
-@data_app.command("get")
-def data_get(name: Annotated[str, typer.Argument(help="a name from `cigl data list`")], as_json: Json = False) -> None:
-    """Fetch a dataset, check it, and keep it in $CIGL_DATA (default: ~/.cache/cigl).
+def _plain(about: str, found: Stored | None) -> dict[str, Any]:
+    if found is None:
+        return {"about": about, "state": "yours", "path": None, "bytes": None}
+    path = None if found.path is None else str(found.path)
+    return {"about": about, "state": found.state, "path": path, "bytes": found.bytes}
 
+
+@command(data_app, "get")
+def data_get(
+    name: Annotated[
+        str, typer.Argument(help="a name from `cigl data list`", show_default=False, autocompletion=datasets)
+    ],
+    as_json: Json = False,
+) -> None:
+    """Download a dataset and check it.
+
+    It is kept in the folder that $CIGL_DATA names (default: ~/.cache/cigl). An interrupted download continues.
+
+    \b
     Example:
-
       cigl data get fashion-mnist
     """
     with errors_in_one_line():
-        import cigl.data
-
+        with status_line(as_json), importing():
+            import cigl.data
         path = cigl.data.get(name, progress=not as_json and sys.stderr.isatty())
         typer.echo(json.dumps({"name": name, "path": str(path)}) if as_json else f"{name} is in {path}")
 
 
-@app.command()
+@command(app)
 def methods(as_json: Json = False) -> None:
-    """The sparse-training methods, a line each.
+    """List the sparse-training methods.
 
+    \b
     Example:
-
       cigl methods
     """
     with errors_in_one_line():
-        import cigl
-
+        with status_line(as_json), importing():
+            import cigl.sparsify
         show_names(cigl.methods(), as_json)
 
 
-@app.command()
+@command(app)
 def models(as_json: Json = False) -> None:
-    """The networks, a line each.
+    """List the networks.
 
+    \b
     Example:
-
       cigl models
     """
     with errors_in_one_line():
-        import cigl.models
-
+        with status_line(as_json), importing():
+            import cigl.models
         show_names(cigl.models.names(), as_json)

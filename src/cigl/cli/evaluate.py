@@ -3,37 +3,57 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cigl.cli.shared import Json, app, errors_in_one_line
+from cigl.cli.completion import one_of
+from cigl.cli.format import command
+from cigl.cli.shared import Explain, Json, app, errors_in_one_line, importing, show_next
+from cigl.cli.status import status_line
+
+SPLITS = ["test", "validation", "train"]
 
 
-@app.command()
+@command(app)
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="folder of a finished run")],
-    split: Annotated[str, typer.Option(help="test, validation or train")] = "test",
-    temperature: Annotated[bool, typer.Option("--temperature", help="with the run's temperature")] = False,
-    mc: Annotated[int | None, typer.Option(help="average over this many draws of the random mask")] = None,
+    run: Annotated[Path, typer.Argument(help="folder of a finished run", show_default=False)],
+    split: Annotated[
+        str, typer.Option(help="data to evaluate on: test, validation or train", autocompletion=one_of(lambda: SPLITS))
+    ] = "test",
+    temperature: Annotated[bool, typer.Option("--temperature", help="apply the run's temperature")] = False,
+    mc: Annotated[
+        int | None,
+        typer.Option(min=1, help="average the predictions over this many draws of the random mask", show_default=False),
+    ] = None,
+    explain: Explain = False,
     as_json: Json = False,
 ) -> None:
-    """Calibration of a finished run: table, JSON and reliability diagram.
+    """Measure the calibration of a finished run.
 
-    Example:
+    Prints a verdict and a table, and writes the report (.json, .npz) and a reliability diagram (.svg) into the run's
+    folder.
 
-      cigl evaluate runs/001 --temperature
+    \b
+    Examples:
+      cigl evaluate runs/001
+      cigl evaluate runs/001 --temperature --explain
     """
     with errors_in_one_line():
-        from cigl.train.run import evaluate_run
-
-        found = evaluate_run(run, split=split, temperature=temperature, masks=mc)
-        parts = [split, *(["temperature"] if temperature else []), *([f"mc{mc}"] if mc is not None else [])]
-        name = run / ("evaluation-" + "-".join(parts))
-        found.to_json(name.with_suffix(".json"))
-        found.reliability_diagram(name.with_suffix(".svg"))
+        with status_line(as_json):
+            with importing():
+                from cigl.train.evaluate import evaluate_run
+            found = evaluate_run(run, split=split, temperature=temperature, masks=mc)
+            parts = [split, *(["temperature"] if temperature else []), *([f"mc{mc}"] if mc is not None else [])]
+            name = run / ("evaluation-" + "-".join(parts))
+            found.to_json(name.with_suffix(".json"))
+            found.reliability_diagram(name.with_suffix(".svg"))
         if as_json:
             typer.echo(json.dumps({"folder": str(run), "split": split} | found.to_dict()))
-        else:
-            typer.echo(f"{found}\n\n{name}.json, .npz, .svg")
+            return
+        typer.echo(found)
+        typer.echo(f"\n{found.explain()}" if explain else "(--explain says what these numbers mean)")
+        typer.echo(f"\nreliability diagram: {name}.svg\nreport: {name}.json, .npz")
+        show_next((f"cigl export {shlex.quote(str(run))} model.cigl", "write the model as one small file"))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from cigl.cli.shared import Json, app, errors_in_one_line
+from cigl.cli.format import command
+from cigl.cli.shared import Json, app, errors_in_one_line, importing, show_next
+from cigl.cli.status import status_line
 from cigl.errors import CiglError
+from cigl.phases import phase
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,11 +22,15 @@ if TYPE_CHECKING:
     from cigl.preprocessing import Preprocessing
 
 
-@app.command()
+@command(app)
 def export(
-    run: Annotated[Path, typer.Argument(help="folder of a finished run; for ONNX also a .cigl file")],
-    file: Annotated[Path, typer.Argument(help="the file to write: model.cigl, or model.onnx")],
-    half: Annotated[bool, typer.Option("--half", help="weights of a .cigl file in fp16: a third smaller")] = False,
+    run: Annotated[
+        Path, typer.Argument(help="folder of a finished run; for ONNX also a .cigl file", show_default=False)
+    ],
+    file: Annotated[Path, typer.Argument(help="the file to write: model.cigl or model.onnx", show_default=False)],
+    half: Annotated[
+        bool, typer.Option("--half", help="store the weights of a .cigl file in fp16: a third smaller")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write a finished run's model as a .cigl or .onnx file.
@@ -33,19 +41,17 @@ def export(
     A file that ends in .onnx holds the network with its zeros. Its outputs are logits and probabilities (with the
     temperature); class names, preprocessing and temperature are in its metadata.
 
+    \b
     Examples:
-
       cigl export runs/001 model.cigl
-
       cigl export runs/001 model.onnx
     """
     with errors_in_one_line():
-        if file.suffix.lower() == ".onnx":
-            if half:
-                raise CiglError("--half is for .cigl files: leave it out.")
-            found = _to_onnx(run, file)
-        else:
-            found = _to_cigl(run, file, half)
+        is_onnx = file.suffix.lower() == ".onnx"
+        if is_onnx and half:
+            raise CiglError("--half is for .cigl files: leave it out.")
+        with status_line(as_json), phase(f"writing {file.name}"):
+            found = _to_onnx(run, file) if is_onnx else _to_cigl(run, file, half)
         if as_json:
             typer.echo(json.dumps({"file": str(file)} | found))
             return
@@ -57,17 +63,24 @@ def export(
         if "outputs" in found:
             typer.echo(f"inputs: batches of {'x'.join(map(str, found['shape']))}; outputs: logits, probabilities")
             return
-        typer.echo(f"load it: cigl.load({str(file)!r}{', into=model' if found['outside'] else ''})")
-        if found["preprocessing"] and not found["outside"]:
-            typer.echo(f"use it: cigl predict {file} photo.jpg")
+        typer.echo(f"load it in Python: cigl.load({str(file)!r}{', into=model' if found['outside'] else ''})")
+        if found["outside"]:
+            return
+        name = shlex.quote(str(file))
+        predict = [(f"cigl predict {name} photo.jpg", "classes of images, with probabilities")]
+        show_next(
+            *(predict if found["preprocessing"] else []),
+            (f"cigl bench {name} --batch 64", "its speed here, against dense engines"),
+        )
 
 
 def _to_cigl(run: Path, file: Path, half: bool) -> dict[str, Any]:
-    import cigl
-    from cigl.train.finished import finished_run
-
     if run.is_file():
         raise CiglError(f"{run} is a file: to write a .cigl file, give the folder of a finished run.")
+    with importing():
+        import cigl
+        from cigl.train.finished import finished_run
+
     done = finished_run(run)
     about = {"config": done.config.plain(), "classes": len(done.classes), "shape": list(done.shape)}
     cigl.save(
@@ -84,12 +97,13 @@ def _to_cigl(run: Path, file: Path, half: bool) -> dict[str, Any]:
 
 
 def _to_onnx(run: Path, file: Path) -> dict[str, Any]:
-    import torch
+    with importing():
+        import torch
 
-    import cigl
-    from cigl.runtime.format.entries import entries
-    from cigl.runtime.onnx_files import OUTPUTS
-    from cigl.train.finished import finished_run
+        import cigl
+        from cigl.runtime.format.entries import entries
+        from cigl.runtime.onnx_files import OUTPUTS
+        from cigl.train.finished import finished_run
 
     if run.is_file():
         given = _of_file(run)

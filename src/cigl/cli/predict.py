@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from cigl.cli.shared import Json, app, errors_in_one_line
+from cigl.cli.bars import bar
+from cigl.cli.format import command
+from cigl.cli.shared import Json, app, errors_in_one_line, importing
+from cigl.cli.status import status_line
 from cigl.errors import CiglError
 
 if TYPE_CHECKING:
@@ -24,31 +26,29 @@ Row = tuple[str, list[tuple[str, float]]]  # an image, and its likeliest classes
 MANY = 64  # images, beyond which a progress bar is shown
 
 
-@app.command()
+@command(app)
 def predict(
-    model: Annotated[Path, typer.Argument(help="a .cigl file, or the folder of a finished run")],
-    images: Annotated[list[Path], typer.Argument(help="image files, and folders of them")],
-    top: Annotated[int, typer.Option(min=1, help="how many classes to show for each image")] = 1,
+    model: Annotated[Path, typer.Argument(help="a .cigl file, or the folder of a finished run", show_default=False)],
+    images: Annotated[list[Path], typer.Argument(help="image files, or folders of images", show_default=False)],
+    top: Annotated[int, typer.Option(min=1, help="number of classes to show for each image")] = 1,
     as_json: Json = False,
 ) -> None:
     """Predict the classes of images, with calibrated probabilities.
 
-    Images are cropped, resized and normalised as they were when the model was evaluated. A folder stands for all
-    images in it and in the folders inside. An image that can't be read is named, the others are predicted, and the
-    exit code is 1.
+    Images are resized, cropped and normalised as they were when the model was evaluated. A folder stands for all
+    images in it and its subfolders. If an image can't be read, the others are still predicted and the exit code is 1.
 
+    \b
     Examples:
-
       cigl predict model.cigl photo.jpg
-
       cigl predict model.cigl photos/ --top 3
-
       cigl predict runs/001 photos/ --json
     """
     with errors_in_one_line():
         files = _files(images)
-        loaded = _loaded(model)
-        with _progress(len(files), quiet=as_json) as advance:
+        with status_line(as_json):
+            loaded = _loaded(model)
+        with bar(len(files), quiet=as_json or len(files) <= MANY) as advance:
             found, failed = _predicted(loaded, files, top, advance)
         if as_json:
             typer.echo(json.dumps(_plain(model, loaded, found, failed)))
@@ -58,7 +58,8 @@ def predict(
         for _, reason in failed:
             typer.echo(f"error: {_shown(reason)}", err=True)
         if failed:
-            typer.echo(f"{len(failed)} of {len(files)} images could not be read.", err=True)
+            number = f"{len(failed)} of {len(files)} image{'s' * (len(files) != 1)}"
+            typer.echo(f"{number} could not be read.", err=True)
             raise typer.Exit(1)
 
 
@@ -92,23 +93,25 @@ def _loaded(path: Path) -> _Loaded:
 
 
 def _of_file(path: Path) -> _Loaded:
-    import cigl
-    from cigl.runtime import SparseInference, describe
+    with importing():
+        import cigl
+        from cigl.runtime import SparseInference, describe
 
-    fast = cigl.load(path)
+        fast = cigl.load(path)
     assert isinstance(fast, SparseInference)
     if fast.preprocessing is None:
         raise CiglError(
-            f"{path} does not say how an image becomes its input: if its run was trained on images, export it again, "
-            f"`cigl export RUN {path}`; save a model of your own with cigl.save(..., classes=..., preprocessing=...)."
+            f"{path} does not record how its images are preprocessed: if its run was trained on images, export it "
+            f"again, `cigl export RUN {path}`; save your own model with cigl.save(..., classes=..., preprocessing=...)."
         )
     return _Loaded(fast, fast.classes, fast.preprocessing, describe(path)["temperature"])
 
 
 def _of_run(path: Path) -> _Loaded:
-    import cigl
-    from cigl.calibrate import TemperatureScaled
-    from cigl.train.finished import finished_run
+    with importing():
+        import cigl
+        from cigl.calibrate import TemperatureScaled
+        from cigl.train.finished import finished_run
 
     done = finished_run(path)
     if done.preprocessing is None:
@@ -146,19 +149,6 @@ def _predicted(
             found += [(part[number], row) for number, row in zip(pixels, rows, strict=True)]
         advance(len(part))
     return found, failed
-
-
-@contextmanager
-def _progress(total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
-    if quiet or total <= MANY or not sys.stderr.isatty():
-        yield lambda number: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True, redirect_stdout=False) as bar:
-        task = bar.add_task("images", total=total)
-        yield lambda number: bar.advance(task, number)
 
 
 def _plain(model: Path, loaded: _Loaded, found: list[Row], failed: list[tuple[str, str]]) -> dict[str, Any]:

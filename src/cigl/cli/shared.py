@@ -1,24 +1,26 @@
-"""What every command shares: the app, and errors in one line."""
+"""What every command shares: the app, phases on the terminal, errors in one line, and what to do next."""
 
 from __future__ import annotations
 
 import json
+import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 import typer
 
 import cigl
+from cigl.cli.format import make_app
 from cigl.errors import CiglError, CiglWarning
+from cigl.interrupts import MESSAGE, ends_at_once
+from cigl.phases import phase
 
-app = typer.Typer(
+app = make_app(
     name="cigl",
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Train neural networks that are sparse and honest about their confidence.",
     epilog="Start with: cigl train   (half a minute, nothing to download)",
 )
@@ -33,30 +35,47 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="print the version and exit")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass
 
 
-Json = Annotated[bool, typer.Option("--json", help="print JSON, for scripts")]
+OUTPUT = "Output"  # the group of options that every command has
+Json = Annotated[bool, typer.Option("--json", help="print JSON, for scripts", rich_help_panel=OUTPUT)]
+Explain = Annotated[
+    bool, typer.Option("--explain", help="say what the numbers of the table mean", rich_help_panel=OUTPUT)
+]
 
 
 @contextmanager
-def errors_in_one_line(how_to_resume: str = "resume it with --resume", several: bool = False) -> Iterator[None]:
+def importing() -> Iterator[None]:
+    """Around imports of what needs torch, which take seconds: a phase that Ctrl-C ends cleanly."""
+    with phase("loading PyTorch"), ends_at_once():
+        yield
+
+
+@contextmanager
+def errors_in_one_line(
+    how_to_resume: Callable[[], str] = lambda: "",
+    several: bool = False,
+    words: Callable[[str], str] = str,
+) -> Iterator[None]:
     """Errors and warnings are one line each; a stopped run ends with the signal's code.
 
-    ``several``: torchrun may run several processes of this command. One of them reports.
+    ``several``: torchrun may run several processes of this command. One of them reports. ``words`` changes sentences of
+    the library into those of the command.
     """
     from cigl.train.signals import Stopped
     from cigl.train.started import RanksEnded, is_first, started, wait_for_the_first
 
     def report(text: str, on: Literal["node", "all"] = "node") -> None:
         if is_first(on):
-            typer.echo(text, err=True)
+            print(text, file=sys.stderr, flush=True)  # where a progress bar may have put itself in between
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
-        report(f"{'warning' if issubclass(category, CiglWarning) else category.__name__}: {message}", "all")
+        kind = "warning" if issubclass(category, CiglWarning) else category.__name__
+        report(f"{kind}: {words(str(message))}", "all")
 
     with warnings.catch_warnings():
         warnings.showwarning = show
@@ -66,16 +85,17 @@ def errors_in_one_line(how_to_resume: str = "resume it with --resume", several: 
             yield
         except RanksEnded as ended:
             if str(ended):
-                typer.echo(f"error: {ended}", err=True)
+                typer.echo(f"error: {words(str(ended))}", err=True)
             raise typer.Exit(ended.exit_code) from None
         except CiglError as error:
-            report(f"error: {error}")
+            report(f"error: {words(str(error))}")
             wait_for_the_first()
             raise typer.Exit(2) from None
         except Stopped as stopped:
-            report(f"stopped by {stopped}; what was trained is saved, {how_to_resume}.", "all")
+            report(f"stopped by {stopped}; {how_to_resume() or 'nothing was changed.'}", "all")
             raise typer.Exit(stopped.exit_code) from None
         except KeyboardInterrupt:
+            report(" ".join([MESSAGE, how_to_resume()]).strip(), "all")
             raise typer.Exit(130) from None
         except OSError as error:
             report(f"error: {error.strerror or error}: {error.filename or ''}")
@@ -86,7 +106,20 @@ def errors_in_one_line(how_to_resume: str = "resume it with --resume", several: 
 def show_names(names: dict[str, str], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(names))
-        return
-    width = max(len(name) for name in names)
-    for name, about in names.items():
-        typer.echo(f"{name:<{width}}  {about}")
+    else:
+        show_columns(list(names.items()))
+
+
+def show_columns(rows: list[tuple[str, ...]], indent: str = "") -> None:
+    """Texts below each other; the last may be of any length."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    for row in rows:
+        cells = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)]
+        typer.echo((indent + "  ".join([*cells, row[-1]])).rstrip())
+
+
+def show_next(*commands: tuple[str, str]) -> None:
+    """The commands that one may want next, each with what it does."""
+    if commands:
+        typer.echo("\nnext:")
+        show_columns(list(commands), indent="  ")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cigl.cli.shared import Json, app, errors_in_one_line, show_names
+from cigl.cli.completion import one_of, study_or_file
+from cigl.cli.format import command, make_app
+from cigl.cli.shared import OUTPUT, Json, app, errors_in_one_line, show_names, show_next
 from cigl.errors import CiglError
 
 if TYPE_CHECKING:
@@ -17,16 +20,19 @@ if TYPE_CHECKING:
     from cigl.study.grid import Study
     from cigl.study.store import StudyFolder
 
-study_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Run whole experiments and monitor them.")
+SCALES = ["small", "small-conv", "paper"]
+WHAT, HOW = "What is run", "How it is run"  # groups of options
+
+study_app = make_app(help="Run whole experiments and monitor them.")
 app.add_typer(study_app, name="study")
 
 
-@study_app.command("list")
+@command(study_app, "list")
 def study_list(as_json: Json = False) -> None:
-    """The paper's experiments, a line each.
+    """List the paper's experiments.
 
+    \b
     Example:
-
       cigl study list
     """
     with errors_in_one_line():
@@ -35,15 +41,15 @@ def study_list(as_json: Json = False) -> None:
         show_names(catalogue.names(), as_json)
 
 
-@study_app.command("status")
+@command(study_app, "status")
 def study_status(
-    folder: Annotated[Path, typer.Argument(help="folder of a study")],
+    folder: Annotated[Path, typer.Argument(help="folder of a study", show_default=False)],
     as_json: Json = False,
 ) -> None:
-    """Runs done, running, waiting and failed.
+    """Show how many runs of a study are done, running, waiting and failed.
 
+    \b
     Example:
-
       cigl study status studies/main
     """
     with errors_in_one_line():
@@ -55,45 +61,94 @@ def study_status(
             typer.echo(json.dumps(state))
         else:
             show_status(state)
+            show_next(*_next(state))
 
 
-@study_app.command("run")
+@command(study_app, "run")
 def study_run(
-    what: Annotated[str, typer.Argument(metavar="NAME|FILE.yaml", help="from `cigl study list`, or your own grid")],
-    out: Annotated[Path, typer.Option(help="folder of the study")],
-    scale: Annotated[str | None, typer.Option(help="small, small-conv or paper [small]", show_default=False)] = None,
-    seeds: Annotated[str | None, typer.Option(help="how many, or which: 3 or 0,1,5", show_default=False)] = None,
-    jobs: Annotated[int | None, typer.Option(help="runs at a time [cores / ranks]", show_default=False)] = None,
-    ranks: Annotated[int, typer.Option(help="processes that train each run together", show_default=False)] = 1,
-    only: Annotated[str, typer.Option(help="a part of the grid: sparsity=0.95,method=cigl", show_default=False)] = "",
-    replace: Annotated[
-        list[str] | None, typer.Option("--set", help="a key of all runs: dataset=folder:PATH (may be repeated)")
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE.yaml",
+            help="a name from `cigl study list`, or a grid of your own",
+            show_default=False,
+            autocompletion=study_or_file,
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="folder of the study", show_default=False)],
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            help="small, small-conv or paper (default: small)",
+            show_default=False,
+            autocompletion=one_of(lambda: SCALES),
+            rich_help_panel=WHAT,
+        ),
     ] = None,
-    runs: Annotated[Path | None, typer.Option(help="folder of runs that studies share [OUT/runs]")] = None,
-    ray: Annotated[str | None, typer.Option(help="run on Ray: local, auto or an address")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            help="how many seeds, or which: 3, or 0,1,5 (default: 3)", show_default=False, rich_help_panel=WHAT
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="only a part of the grid, by method, sparsity, setting and seed: sparsity=0.9,0.95,method=cigl,rigl",
+            show_default=False,
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    replace: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="an option of cigl train for all runs, such as dataset=folder:PATH; may be repeated",
+            show_default=False,
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="number of runs at a time (default: cores / ranks)", show_default=False, rich_help_panel=HOW
+        ),
+    ] = None,
+    ranks: Annotated[
+        int, typer.Option(min=1, help="number of processes that train each run together", rich_help_panel=HOW)
+    ] = 1,
+    runs: Annotated[
+        Path | None,
+        typer.Option(
+            help="folder of runs, which studies can share (default: runs in --out)",
+            show_default=False,
+            rich_help_panel=HOW,
+        ),
+    ] = None,
+    ray: Annotated[
+        str | None, typer.Option(help="run on Ray: local, auto or an address", show_default=False, rich_help_panel=HOW)
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar", rich_help_panel=OUTPUT)] = False,
     as_json: Json = False,
 ) -> None:
     """Run an experiment, or what is left of it.
 
-    Finished runs are never run again; kill it whenever you like, and give the same command to resume. Several of these
-    commands may work on one folder at the same time. Failed runs are reported at the end and tried again next time.
+    Finished runs are never repeated: it can be interrupted at any time, and the same command resumes it. Several of
+    these commands can work on one folder at the same time. Failed runs are listed at the end and tried again next time.
 
+    \b
     Examples:
-
       cigl study run main --out studies/main
-
+      cigl study run mine.yaml --out studies/mine --only sparsity=0.9,0.95
       cigl study run main --scale paper --set device=cuda --ray auto --out /shared/main
-
-      cigl study run mine.yaml --out studies/mine --only sparsity=0.95,method=cigl
     """
-    with errors_in_one_line("give the same command to resume"):
+    with errors_in_one_line(lambda: "finished runs are kept; the same command resumes the study."):
         from cigl.study.engine import run_cells
         from cigl.study.show import grid_progress, show_status, status
         from cigl.study.store import StudyFolder
 
         study = _study(what, scale, seeds, _pairs("--set", replace or []))
-        wanted = study.only(_pairs("--only", only.split(",") if only else []))
+        wanted = study.only(axes(only or []))
         workers = _workers(jobs, ray, ranks)
         folder = StudyFolder(out)
         folder.create(study, runs)
@@ -104,8 +159,32 @@ def study_run(
             typer.echo(json.dumps(state))
         else:
             show_status(state)
+            show_next(*_next(state))
         if tally.failed:
             raise typer.Exit(1)
+
+
+def _next(state: dict[str, Any]) -> list[tuple[str, str]]:
+    folder = shlex.quote(state["folder"])
+    return [(f"cigl report {folder}", "tables, figures and a page")] if state["done"] else []
+
+
+def axes(texts: list[str]) -> dict[str, list[str]]:
+    """What --only says: the wanted values of each axis.
+
+    >>> axes(["sparsity=0.9,0.95,method=cigl", "method=rigl"])
+    {'sparsity': ['0.9', '0.95'], 'method': ['cigl', 'rigl']}
+    """
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        axis = ""
+        for part in text.split(","):
+            name, equals, value = (each.strip() for each in part.rpartition("="))
+            axis = name if equals else axis
+            if not axis or not value:
+                raise CiglError(f"--only has {part.strip()!r}: give axis=value, such as sparsity=0.9,0.95,method=cigl.")
+            found.setdefault(axis, []).append(value)
+    return found
 
 
 def _study(what: str, scale: str | None, seeds: str | None, keys: dict[str, str]) -> Study:
@@ -118,14 +197,14 @@ def _study(what: str, scale: str | None, seeds: str | None, keys: dict[str, str]
     if not what.endswith((".yaml", ".yml")):
         study = catalogue.study(what, scale or "small")
     elif scale is not None:
-        raise CiglError(f"{what} says itself what is run: leave --scale out.")
+        raise CiglError(f"--scale is for the studies of `cigl study list`, and {what} is a file: leave --scale out.")
     else:
         study = Study.of(read_keys(Path(what)))
     try:
         given = {key: yaml.safe_load(value) for key, value in keys.items()}
     except yaml.YAMLError:
         text = ", ".join(f"{key}={value}" for key, value in keys.items())
-        raise CiglError(f"--set has {text}: give values as YAML has them.") from None
+        raise CiglError(f"--set has {text}: give values as in a YAML file.") from None
     study = study.with_keys(given)
     return study if seeds is None else study.with_seeds(_seeds(seeds))
 
@@ -144,7 +223,7 @@ def _pairs(option: str, texts: list[str]) -> dict[str, str]:
             raise CiglError(f"{option} has {name + equals + value!r}: give name=value.")
     names = [name.strip() for name, _, _ in pairs]
     if repeated := [name for name in names if names.count(name) > 1]:
-        raise CiglError(f"{option} has {repeated[0]} more than once: give it once, and the command again for another.")
+        raise CiglError(f"{option} has {repeated[0]} more than once: give it once.")
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
@@ -153,9 +232,6 @@ def _workers(jobs: int | None, ray: str | None, ranks: int) -> Callable[[StudyFo
     from cigl.study.local import LocalWorkers, cores
     from cigl.study.on_ray import RayWorkers, find_ray
 
-    for name, value in (("--jobs", jobs), ("--ranks", ranks)):
-        if value is not None and value < 1:
-            raise CiglError(f"{name} is {value}: give a whole number, at least 1.")
     size = jobs or max(1, cores() // ranks)
     if ray is None:
         return lambda folder: LocalWorkers(size, folder.log, ranks)

@@ -5,69 +5,76 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import shlex
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cigl.cli.shared import app, errors_in_one_line
+from cigl.cli.completion import completion
+from cigl.cli.flags import in_flags
+from cigl.cli.format import command
+from cigl.cli.shared import OUTPUT, app, errors_in_one_line, importing, show_next
 from cigl.errors import CiglError
 from cigl.train.config import PRESETS, Config, key_type, resolve
 
 # Not keys of a run.
-_SPECIAL = ("out", "config", "preset", "resume", "checkpoint_minutes", "timeout_minutes", "threads", "quiet", "json")
+_SPECIAL = (
+    "out", "config", "preset", "resume", "checkpoint_minutes", "timeout_minutes", "threads", "log", "log_every",
+    "quiet", "json", "explain",
+)  # fmt: skip
 
 
 def train_command(**options: Any) -> None:
     """Train a network and report how well calibrated it is.
 
-    Every key can also be given in a YAML file (--config) or come with a preset; flags win over the file, the
-    file over the preset. The run folder holds the resolved configuration, metrics, checkpoints, the finished
-    model and its report. Kill it whenever you like and continue with --resume.
+    Every option below can also be given in a YAML file (--config) or come with a preset. Options on the command line
+    override the file, and the file overrides the preset. A run can be interrupted at any time and continued with
+    --resume.
 
+    \b
     Examples:
-
       cigl train
-
-      cigl train --preset fashion-mnist-mlp --method rigl --sparsity 0.95 --seed 1 --out runs/rigl-95
-
-      cigl train --resume runs/rigl-95
-
+      cigl train --preset fashion-mnist-mlp --method rigl --out runs/rigl
+      cigl train --dataset folder:photos --model resnet18 --epochs 30
+      cigl train --resume runs/rigl
       torchrun --nproc-per-node 4 -m cigl train --out runs/a
     """
     special = {name: options.pop(name) for name in _SPECIAL}
     flags = {name: value for name, value in options.items() if value not in (None, [])}
-    with errors_in_one_line(several=True):
-        from cigl.train.started import started
+    out = Path(special["resume"] or special["out"] or _free_folder())
+    with errors_in_one_line(lambda: _how_to_resume(out), several=True, words=in_flags):
+        from cigl.train.progress import progress_bar
+        from cigl.train.started import is_first, started
 
         other = [name for name in flags if name != "kernels"]
         if special["resume"] is not None and (other or special["config"] or special["preset"] or special["out"]):
-            raise CiglError("--resume takes the run's own configuration: give no other options with it but --kernels.")
+            raise CiglError(
+                "--resume takes the run's own configuration: give no other options with it but --kernels and --threads."
+            )
         may_go_on = started().is_restarted
         if may_go_on and special["resume"] is None and special["out"] is None:
             raise CiglError("with --max-restarts give --out too: a restart resumes the run in that folder.")
         config = resolve(_lists(flags), special["config"], special["preset"])
+        _check_numbers(special)
+        quiet = special["quiet"] or special["json"]
+        with progress_bar(quiet or not is_first("all"), _title(config, special["resume"], out)) as progress:
+            with importing():
+                from cigl.train.joining import joined
+                from cigl.train.run import complete, resume, train
 
-        import torch
-
-        from cigl.train.joining import joined
-        from cigl.train.run import complete, resume, train
-        from cigl.train.show import progress_bar, show_result
-
-        if special["threads"] is not None:
-            if special["threads"] < 1:
-                raise CiglError(f"--threads is {special['threads']}: give a whole number, at least 1.")
-            torch.set_num_threads(special["threads"])
-        minutes, timeout = special["checkpoint_minutes"], special["timeout_minutes"]
-        for flag, value in (("--checkpoint-minutes", minutes), ("--timeout-minutes", timeout)):
-            if not 0 < value < float("inf"):
-                raise CiglError(f"{flag} is {value}: give a number above 0.")
-        with joined(timeout) as ranks:
-            ranks.refuse_different(_given(config, special, flags))
-            out = Path(ranks.from_main(str(special["resume"] or special["out"] or _free_folder())))
-            with progress_bar(special["quiet"] or special["json"] or not ranks.is_main) as progress:
-                common: Any = {"progress": progress, "checkpoint_minutes": minutes, "ranks": ranks}
+            log = _log(special)
+            with joined(special["timeout_minutes"]) as ranks:
+                ranks.refuse_different(_given(config, special, flags))
+                out = Path(ranks.from_main(str(out)))
+                common: Any = {
+                    "progress": progress,
+                    "checkpoint_minutes": special["checkpoint_minutes"],
+                    "ranks": ranks,
+                    "threads": special["threads"],
+                    **log,
+                }
                 if special["resume"] is not None:
                     result = resume(out, kernels=flags.get("kernels"), **common)
                 elif may_go_on:
@@ -79,7 +86,66 @@ def train_command(**options: Any) -> None:
         if special["json"]:
             typer.echo(json.dumps({"folder": str(out)} | result))
         else:
-            show_result(Path(out), result)
+            _show(out, result, special["explain"])
+
+
+def _check_numbers(special: dict[str, Any]) -> None:
+    for name in ("threads", "log_every"):
+        if special[name] is not None and special[name] < 1:
+            raise CiglError(f"--{name.replace('_', '-')} is {special[name]}: give a whole number, at least 1.")
+    for name in ("checkpoint_minutes", "timeout_minutes"):
+        if not 0 < special[name] < float("inf"):
+            raise CiglError(f"--{name.replace('_', '-')} is {special[name]:g}: give a number above 0.")
+
+
+def _log(special: dict[str, Any]) -> dict[str, Any]:
+    """The names of trackers, none of them, or (resumed) those of before."""
+    from cigl.integrations.trackers import check_trackers, names_of
+
+    if special["log"] is None:
+        return {"log_every": special["log_every"]}
+    names = names_of(special["log"])
+    check_trackers(names)
+    return {"log": names, "log_every": special["log_every"]}
+
+
+def _trackers(out: Path) -> list[str]:
+    """How to look at what a run has logged."""
+    from cigl.train.folder import RunFolder
+    from cigl.train.log import STATE
+
+    found = RunFolder(out).read_json(STATE) if (out / STATE).is_file() else {}
+    return [each["where"] for each in found.values()]
+
+
+def _title(config: Config, resumed: Path | None, out: Path) -> str:
+    if resumed is not None:
+        return f"resuming the run in {out}"
+    epochs = f"{config.epochs} epoch{'s' * (config.epochs != 1)}"
+    return (
+        f"training {config.model} on {config.dataset} with {config.method} at {100 * config.sparsity:g} % sparsity: "
+        f"{epochs}, into {out}"
+    )
+
+
+def _how_to_resume(out: Path) -> str:
+    if not (out / "config.yaml").is_file() or (out / "result.json").is_file():
+        return ""
+    return f"what was trained is saved, resume it with: cigl train --resume {shlex.quote(str(out))}"
+
+
+def _show(out: Path, result: dict[str, Any], explain: bool) -> None:
+    from cigl.train.show import show_result
+
+    show_result(out, result, explain)
+    for where in _trackers(out):
+        typer.echo(f"logged: {where}")
+    folder = shlex.quote(str(out))
+    steps = [(f"cigl evaluate {folder}", "reliability diagram")]
+    if result["temperature"] is None:
+        steps.append(("cigl train --temperature holdout ...", "correct the confidence"))
+    steps.append((f"cigl export {folder} model.cigl", "one small file to deploy"))
+    show_next(*steps)
 
 
 def _given(config: Config, special: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
@@ -130,31 +196,53 @@ def _free_folder() -> Path:
 
 
 _METAVARS = {"options": "NAME=VALUE"}
+_METHOD = "Method (by default as the method defines them)"
+_PANELS = {
+    "What is trained": "dataset model method sparsity epochs seed",
+    "Data": "batch_size train_size subset image_size validation redraw augment workers",
+    _METHOD: "",  # all keys that are in no other panel
+    "Optimizer": "optimizer lr momentum nesterov weight_decay schedule milestones gamma lr_end warmup_epochs clip",
+    "Calibration": "temperature label_smoothing mixup",
+    "Run": "out config preset resume checkpoint_minutes timeout_minutes threads device kernels bf16",
+    OUTPUT: "quiet json explain log",
+}
+_PANEL_OF = {name: panel for panel, names in _PANELS.items() for name in names.split()}
 
 
 def _signature() -> inspect.Signature:
     """The options of ``cigl train``: its own, and one for each key of the configuration."""
     own: list[tuple[str, Any, Any, str]] = [
         ("out", Path | None, None, "folder of the run (default: runs/001, 002, ...)"),
-        ("config", Path | None, None, "YAML file with any of the keys below"),
+        ("config", Path | None, None, "YAML file with any of the options below, as key: value"),
         ("preset", str | None, None, "settings by name: " + ", ".join(PRESETS)),
         ("resume", Path | None, None, "resume the run in this folder"),
-        ("checkpoint_minutes", float, 10.0, "save at least this often, besides once per epoch"),
-        ("timeout_minutes", float, 10.0, "how long the processes of torchrun wait for each other"),
-        ("threads", int | None, None, "CPU threads (default: all; one makes runs repeatable to the bit)"),
+        ("checkpoint_minutes", float, 10.0, "save at least this often, besides once per epoch (default: 10)"),
+        ("timeout_minutes", float, 10.0, "how long the processes of torchrun wait for each other (default: 10)"),
+        ("threads", int | None, None, "CPU threads (default: by the size of the work, one for a small network)"),
+        ("log", str | None, None, "trackers, separated by commas: tensorboard, wandb, mlflow; or none"),
+        ("log_every", int, 50, "steps between two rows of steps.csv and of the trackers (default: 50)"),
         ("quiet", bool, False, "no progress bar"),
         ("json", bool, False, "print the result as JSON, for scripts"),
+        ("explain", bool, False, "say what the numbers of the table mean"),
     ]  # fmt: skip
     for each in fields(Config):
-        shown = ",".join(f"{v:g}" for v in each.default) if isinstance(each.default, tuple) else each.default
+        shown = ",".join(f"{v:.3g}" for v in each.default) if isinstance(each.default, tuple) else each.default
         kind = key_type(each.name)[0]
         kind = list[str] if each.name == "options" else kind if kind in (int, float, bool) else str
         own.append((each.name, kind | None, None, _about(each.metadata["help"], shown)))
+    own.sort(key=lambda each: list(_PANELS).index(_PANEL_OF.get(each[0], _METHOD)))  # stable within a panel
     parameters = []
     for name, kind, default, about in own:
         flag = "--option" if name == "options" else f"--{name.replace('_', '-')}"
         flags = [f"{flag}/--no-{name.replace('_', '-')}"] if kind == (bool | None) else [flag]
-        shown = typer.Option(*flags, help=about, show_default=False, metavar=_METAVARS.get(name))
+        shown = typer.Option(
+            *flags,
+            help=about,
+            show_default=False,
+            metavar=_METAVARS.get(name),
+            rich_help_panel=_PANEL_OF.get(name, _METHOD),
+            autocompletion=completion(name),
+        )
         parameters.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, shown])
         )
@@ -162,11 +250,11 @@ def _signature() -> inspect.Signature:
 
 
 def _about(text: str, default: Any) -> str:
-    return (
-        text if default in (None, "") else f"{text} [{str(default).lower() if isinstance(default, bool) else default}]"
-    )
+    if default in (None, "") or "(default" in text:
+        return text
+    return f"{text} (default: {str(default).lower() if isinstance(default, bool) else default})"
 
 
 train_command.__signature__ = _signature()  # type: ignore[attr-defined]
 train_command.__annotations__ = {name: p.annotation for name, p in _signature().parameters.items()}
-app.command("train")(train_command)
+command(app, "train")(train_command)

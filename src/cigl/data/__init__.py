@@ -35,14 +35,25 @@ _OWN = {
 def names() -> dict[str, str]:
     """All datasets, each with one line about it.
 
-    >>> list(names())[:3]
+    >>> import cigl
+    >>> list(cigl.data.names())[:3]
     ['mnist1d', 'mnist', 'fashion-mnist']
     """
     return {name: entry.line for table in (GENERATED, FETCHED, STREAMED) for name, entry in table.items()} | _OWN
 
 
 def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool = True) -> Path:
-    """Fetch the dataset into the cache folder ($CIGL_DATA, else ~/.cache/cigl); nothing happens if it is there."""
+    """Fetch a dataset into the cache folder; nothing happens if it is there.
+
+    Args:
+        name: A name from ``cigl.data.names()``.
+        folder: The cache folder (default: ``$CIGL_DATA``, else ``~/.cache/cigl``).
+        progress: Show a bar.
+
+    >>> import cigl
+    >>> cigl.data.get("mnist1d").is_dir()  # generated here, not downloaded
+    True
+    """
     root = store.root(folder)
     if name in FETCHED:
         return fetch.fetch(name, FETCHED[name], root, progress)
@@ -53,20 +64,32 @@ def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool 
     return root
 
 
-def open(name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0) -> Source:
-    """The dataset, ready for use. ``seed`` is for data that is generated here.
+def open(
+    name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0, image_size: int | None = None
+) -> Source:
+    """The dataset, ready for use.
 
-    >>> source = open("mnist1d")
+    Args:
+        name: A name from ``cigl.data.names()``, ``folder:PATH`` or ``package.module:function``.
+        folder: The cache folder (default: ``$CIGL_DATA``, else ``~/.cache/cigl``).
+        seed: For data that is generated here.
+        image_size: Of images in folders, in pixels (default: the shorter side of half of them, at most 224).
+
+    >>> import cigl
+    >>> source = cigl.data.open("mnist1d")
     >>> source.shape, source.classes, len(source.train), len(source.test)
     ((40,), 10, 4000, 10000)
     """
     root = store.root(folder)
+    if image_size is not None and name not in STREAMED and not name.startswith("folder:"):
+        raise CiglError(f"image_size is {image_size}, but {name} is used as it is: it is for folder:PATH and imagenet.")
     if name in GENERATED:
         return GENERATED[name].generate(seed, root)
     if name in FETCHED:
         return _stored(name, FETCHED[name], root / name)
     if images := _images(name, root):
-        return STREAMED[name].open(images) if name in STREAMED else open_folder(name, images)
+        opened = STREAMED[name].open(images, image_size) if name in STREAMED else None
+        return opened or open_folder(name, images, image_size)
     if ":" in name:
         return from_reference(name)
     raise unknown("dataset", name, names())
@@ -87,6 +110,14 @@ def _stored(name: str, dataset: Dataset, place: Path) -> Source:
         facts.names,
         Preprocessing(facts.shape[1:], facts.normal.mean, facts.normal.std),
     )
+
+
+def images_at(place: str) -> Path:
+    """The folder of images that is meant: a path, folder:PATH, or the name of a dataset in folders."""
+    known = place in STREAMED or place.startswith("folder:")
+    found = _images(place if known else f"folder:{place}", store.root())
+    assert found is not None
+    return found
 
 
 def _images(name: str, root: Path) -> Path | None:

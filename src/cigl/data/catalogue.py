@@ -56,7 +56,7 @@ class Streamed:
 
     line: str
     home: str
-    open: Callable[[Path], Source]
+    open: Callable[[Path, int | None], Source]  # with the size of the images, or None for the usual one
 
 
 _TORONTO = "https://www.cs.toronto.edu/~kriz/"

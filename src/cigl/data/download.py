@@ -67,7 +67,7 @@ def _fill(url: str, part: Path, tick: Tick) -> None:
             return
         except urllib.error.HTTPError as error:
             if error.code < 500:
-                raise CiglError(f"{url} can't be had: {error.code} {error.reason}.") from error
+                raise CiglError(f"{url} can't be downloaded: {error.code} {error.reason}.") from error
             reason = f"{error.code} {error.reason}"
         except urllib.error.URLError as error:
             raise CiglError(f"{url} can't be reached: {error.reason}.") from error

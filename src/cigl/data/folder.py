@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cigl.errors import CiglError
+from cigl.errors import CiglError, listed
 from cigl.images import ENDINGS, image_files
+from cigl.preprocessing import printable
 
 _ANNOTATIONS = "val_annotations.txt"
 
@@ -26,12 +27,34 @@ class Listing(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """A dataset in folders."""
+    """A dataset in folders. ``judged_by`` is the folder of the test images: val or test."""
 
     root: Path
     classes: list[str]
     train: Listing
     test: Listing
+    judged_by: str
+
+    def path(self, listing: Listing, index: int) -> str:
+        return os.path.join(self.root, os.fsdecode(listing.paths[index]))
+
+    def problems(self) -> list[str]:
+        """A sentence for each of the two folders that has no images of some class."""
+        found = []
+        for folder, listing, then in (
+            ("train", self.train, "the network can't learn them"),
+            (self.judged_by, self.test, "nothing is measured on them"),
+        ):
+            present = set(np.unique(listing.labels).tolist())
+            lost = [name for number, name in enumerate(self.classes) if number not in present]
+            if lost:
+                what = "the class" if len(lost) == 1 else f"{len(lost)} of {len(self.classes)} classes:"
+                then = then.replace("them", "it") if len(lost) == 1 else then
+                found.append(
+                    f"{self.root / folder} has no images of {what} {listed(map(printable, lost))}, so {then}: add "
+                    "some, or remove the class from both folders."
+                )
+        return found
 
 
 def scan(root: Path) -> Tree:
@@ -45,12 +68,15 @@ def scan(root: Path) -> Tree:
     number = {name: k for k, name in enumerate(classes)}
     for test in (root / "val", root / "test"):
         if (test / _ANNOTATIONS).is_file():
-            return Tree(root, classes, _by_folder(root, train, number), _by_annotation(root, test, number))
+            return Tree(root, classes, _by_folder(root, train, number), _by_annotation(root, test, number), test.name)
         if test.is_dir() and _folders(test):
             strange = sorted(set(_folders(test)) - set(classes))
             if strange:
-                raise CiglError(f"{test} has the class {strange[0]!r}, which {train} has not.")
-            return Tree(root, classes, _by_folder(root, train, number), _by_folder(root, test, number))
+                raise CiglError(
+                    f"{test} has the class{'es' * (len(strange) > 1)} {listed(map(printable, strange))}, which {train} "
+                    "has not: rename or remove what is there by mistake."
+                )
+            return Tree(root, classes, _by_folder(root, train, number), _by_folder(root, test, number), test.name)
     raise CiglError(f"{root} has no folder val/ or test/ with one folder for each class, as train/ has.")
 
 

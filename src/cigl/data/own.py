@@ -24,10 +24,19 @@ def from_tensors(
     class_names: Sequence[str] = (),
     preprocessing: Preprocessing | None = None,
 ) -> Source:
-    """A dataset in memory: inputs of shape (examples, ...), used as they are, and whole numbers as labels, from 0.
+    """A dataset in memory.
 
-    ``preprocessing`` says how the inputs were made from images, so that `cigl predict` can make more of them.
+    Args:
+        train_x: Inputs to learn from, of shape (examples, ...), used as they are.
+        train_y: Their labels, whole numbers from 0.
+        test_x: Inputs to be judged by.
+        test_y: Their labels.
+        name: What it is called in messages.
+        class_names: In the order of their numbers.
+        preprocessing: How the inputs were made from images, so that `cigl predict` can make more of them.
 
+    >>> import torch
+    >>> from cigl.data import from_tensors
     >>> source = from_tensors(torch.randn(100, 8), torch.arange(100) % 3, torch.randn(30, 8), torch.arange(30) % 3)
     >>> source.classes, source.shape, len(source.train), len(source.test)
     (3, (8,), 100, 30)

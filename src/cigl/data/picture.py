@@ -1,4 +1,7 @@
-"""Random resized crops of images, to learn from. (To be judged by there is the middle: cigl.preprocessing.)"""
+"""Random parts of images, to learn from: resized crops of large ones, shifts of small ones.
+
+To be judged by there is the middle: cigl.preprocessing.
+"""
 
 from __future__ import annotations
 
@@ -40,3 +43,13 @@ def random_crop(image: Image, size: int, key: tuple[int, int, int]) -> npt.NDArr
     if below(words[-1:], 2)[0]:
         image = image.transpose(Transpose.FLIP_LEFT_RIGHT)
     return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
+
+
+def random_shift(pixels: npt.NDArray[np.uint8], pad: int, key: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
+    """(channels, height, width), shifted by up to ``pad`` pixels each way over zeros; half of them are mirrored."""
+    words = raw(3, key[0], "shift", *key[1:])
+    down, right = (int(each) for each in below(words[:2], 2 * pad + 1))
+    _, height, width = pixels.shape
+    padded = np.pad(pixels, ((0, 0), (pad, pad), (pad, pad)))
+    shifted = padded[:, down : down + height, right : right + width]
+    return np.ascontiguousarray(shifted[..., ::-1] if below(words[2:], 2)[0] else shifted)

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from cigl.data.draw import order
+from cigl.data.folder import Tree
 from cigl.errors import CiglError
 from cigl.preprocessing import Preprocessing, checked_classes
 
@@ -53,7 +55,14 @@ class Loading:
 
 
 class Split(ABC):
-    """Examples with labels; ``labels`` is an int64 tensor on the CPU."""
+    """Examples with labels; ``labels`` is an int64 tensor on the CPU.
+
+    >>> import cigl
+    >>> test = cigl.data.open("mnist1d").test
+    >>> x, y = next(test.batches(32))
+    >>> x.shape, y.dtype
+    (torch.Size([32, 40]), torch.int64)
+    """
 
     labels: Tensor
 
@@ -87,17 +96,28 @@ class Split(ABC):
         total = round(share * len(self))
         if not 0 < total < len(self):
             raise CiglError(f"a share of {share} leaves nothing on one side of {len(self)} examples: choose another.")
+        held = self._stratified(total, seed, "divide")
+        return self._rows(torch.from_numpy(np.flatnonzero(~held))), self._rows(torch.from_numpy(np.flatnonzero(held)))
+
+    def draw(self: Self, count: int, seed: int) -> Self:
+        """``count`` examples at random, the same for the same seed, with the classes in the shares that they have."""
+        if not 0 < count <= len(self):
+            raise CiglError(f"{count} examples can't be drawn from {len(self)}.")
+        return self._rows(torch.from_numpy(np.flatnonzero(self._stratified(count, seed, "draw"))))
+
+    def _stratified(self, total: int, seed: int, purpose: str) -> npt.NDArray[np.bool_]:
+        """Which examples are drawn; classes get whole ones by largest remainders."""
         labels = self.labels.numpy()
         kinds, counts = np.unique(labels, return_counts=True)
         exact = counts * (total / len(self))
         parts = np.floor(exact).astype(np.int64)
         short = np.argsort(parts - exact, kind="stable")[: total - int(parts.sum())]
         parts[short] += 1
-        held = np.zeros(len(self), dtype=bool)
+        drawn = np.zeros(len(self), dtype=bool)
         for kind, part in zip(kinds, parts, strict=True):
             members = np.flatnonzero(labels == kind)
-            held[members[order(len(members), seed, "divide", int(kind))[:part]]] = True
-        return self._rows(torch.from_numpy(np.flatnonzero(~held))), self._rows(torch.from_numpy(np.flatnonzero(held)))
+            drawn[members[order(len(members), seed, purpose, int(kind))[:part]]] = True
+        return drawn
 
     def steps(self, batch_size: int, drop_last: bool = False) -> int:
         """How many batches an epoch has."""
@@ -119,10 +139,20 @@ class Split(ABC):
         workers: int = 0,
         share: Share = WHOLE,
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs (float32, normalised) and labels (int64) of batches ``start``, ``start + 1``, ... of this epoch.
+        """Inputs (float32, normalised) and labels (int64) of the batches of an epoch.
 
-        ``workers`` processes load image folders; data in memory needs none. With ``share=(k, n)`` each batch is cut
-        into n parts, of which the k-th is read: together they are the batch that one process would have had.
+        Args:
+            batch_size: Examples per batch.
+            seed: Of order and augmentation.
+            epoch: Its number; another epoch has another order.
+            shuffle: In random order.
+            augment: Random crops and mirror images, where the dataset has them.
+            drop_last: Leave out the last batch if it is smaller.
+            start: The number of the first batch: batches before it are skipped without being read.
+            device: Where the batches are to be.
+            workers: Processes that load image folders; data in memory needs none.
+            share: (k, n) cuts each batch into n parts, of which the k-th is read: together they are the batch that one
+                process would have had.
         """
         steps = self.steps(batch_size, drop_last)
         if start < 0 or epoch < 0 or workers < 0:
@@ -147,7 +177,17 @@ class Split(ABC):
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset that is ready for use: ``train`` to learn from, ``test`` to be judged by."""
+    """A dataset that is ready for use: ``train`` to learn from, ``test`` to be judged by.
+
+    ``class_names`` are in the order of the classes' numbers; ``preprocessing`` is that of images when they are not
+    augmented, or None.
+
+    >>> import cigl
+    >>> source = cigl.data.open("mnist1d")
+    >>> train, validation = source.train.divide(0.1, seed=0)
+    >>> len(train), len(validation)
+    (3600, 400)
+    """
 
     name: str
     classes: int
@@ -156,6 +196,7 @@ class Source:
     test: Split
     class_names: tuple[str, ...] = ()  # in the order of their numbers; where there are none, the numbers
     preprocessing: Preprocessing | None = None  # of images, when they are not augmented
+    files: Tree | None = field(default=None, repr=False, compare=False)  # where images are read as they are needed
 
     def __post_init__(self) -> None:
         names = checked_classes(self.class_names or tuple(map(str, range(self.classes))))

@@ -6,23 +6,28 @@ import os
 import signal
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from cigl.data.folder import Listing, scan
-from cigl.data.picture import random_crop
+from cigl.data.folder import Listing, Tree, scan
+from cigl.data.picture import random_crop, random_shift
 from cigl.data.split import Loading, Source, Split, part_of
 from cigl.errors import CiglError, CiglWarning
-from cigl.images import read
+from cigl.images import read, size_of
 from cigl.preprocessing import LONGEST_NAME, Preprocessing, printable
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
-LARGEST = 224
-SMALL = 64  # images up to this size are taken whole, of larger ones 7/8: 224 of 256 pixels
+LARGEST = 224  # unless a size is asked for
+# Up to this size images are taken whole, and shifted by up to an eighth to learn from, as is usual for CIFAR. Of larger
+# ones 7/8 are taken (224 of 256 pixels), and random parts to learn from, as is usual for ImageNet.
+SMALL = 64
+LOOKED_AT = 100  # images whose size is read to choose one for all
 
 
 class _Pictures(Dataset["Tensor | str"]):
@@ -38,8 +43,10 @@ class _Pictures(Dataset["Tensor | str"]):
             return str(error)
         if not self.loading.augment:
             return torch.from_numpy(self.preprocessing.middle(image))
-        key = (self.loading.seed, self.loading.epoch, index)
-        return torch.from_numpy(random_crop(image, self.preprocessing.size[0], key))
+        key, size = (self.loading.seed, self.loading.epoch, index), self.preprocessing.size[0]
+        if size <= SMALL:
+            return torch.from_numpy(random_shift(self.preprocessing.middle(image), max(1, size // 8), key))
+        return torch.from_numpy(random_crop(image, size, key))
 
 
 def _leave_signals(worker: int) -> None:
@@ -84,20 +91,33 @@ class FolderSplit(Split):
 
 
 def open_folder(name: str, root: Path, size: int | None = None) -> Source:
-    """The images under ``root``, by default as large as the first one's shorter side, but at most 224 pixels."""
+    """The images under ``root``, by default as large as the shorter side of half of them, but at most 224 pixels."""
     tree = scan(root)
+    for problem in tree.problems():
+        warnings.warn(problem, CiglWarning, stacklevel=3)
     if size is None:
-        size = min(LARGEST, *read(os.path.join(root, os.fsdecode(tree.train.paths[0]))).size)
+        size = min(LARGEST, _usual_size(tree))
     preprocessing = Preprocessing(size, MEAN, STD, crop=1.0 if size <= SMALL else 7 / 8)
     train = FolderSplit(root, tree.train, preprocessing, learn=True)
     test = FolderSplit(root, tree.test, preprocessing, learn=False)
     names = tuple(printable(each)[:LONGEST_NAME] for each in tree.classes)
-    return Source(name, len(names), preprocessing.shape, train, test, names, preprocessing)
+    return Source(name, len(names), preprocessing.shape, train, test, names, preprocessing, tree)
 
 
-def open_imagenet(root: Path) -> Source:
-    """ImageNet at 224 pixels; a part of it works too, but not unnoticed."""
-    source = open_folder("imagenet", root, LARGEST)
+def _usual_size(tree: Tree) -> int:
+    """The median of the shorter sides of some training images, spread over all; damaged ones don't count."""
+    sides = []
+    for index in np.linspace(0, len(tree.train.paths) - 1, LOOKED_AT, dtype=np.int64):
+        with suppress(CiglError):
+            sides.append(min(size_of(tree.path(tree.train, int(index)))))
+    if not sides:
+        raise CiglError(f"no image in {tree.root / 'train'} can be read: `cigl data check {tree.root}` says why.")
+    return sorted(sides)[len(sides) // 2]
+
+
+def open_imagenet(root: Path, size: int | None = None) -> Source:
+    """ImageNet at 224 pixels, or the size that is asked for; a part of it works too, but not unnoticed."""
+    source = open_folder("imagenet", root, size or LARGEST)
     if source.classes != 1_000:
         warnings.warn(f"{root} has {source.classes} classes; ImageNet has 1,000.", CiglWarning, stacklevel=3)
     return source

@@ -38,6 +38,7 @@ class CigLCallback(Callback):  # type: ignore[misc]
         options: ``sparsity`` and the other options of ``cigl.attach``. ``steps_per_epoch``, the interval of the
             snapshots that are averaged, is an epoch or a 25th of training, whichever is shorter, unless given.
 
+    >>> from cigl.integrations.lightning import CigLCallback
     >>> CigLCallback("rigl", sparsity=0.9, layers={"head": False}).sparse is None
     True
     """

@@ -41,6 +41,7 @@ class CigLCallback(TrainerCallback):  # type: ignore[misc]
         options: ``sparsity`` and the other options of ``cigl.attach``. ``steps_per_epoch``, the interval of the
             snapshots that are averaged, is an epoch or a 25th of training, whichever is shorter, unless given.
 
+    >>> from cigl.integrations.transformers import CigLCallback
     >>> CigLCallback("rigl", sparsity=0.9, layers={"*classifier*": False}).sparse is None
     True
     """

@@ -80,6 +80,7 @@ _OWN = "package.module:factory"
 def names() -> dict[str, str]:
     """The patterns of all names, each with one line about it.
 
+    >>> from cigl.models import names
     >>> names()["wrn-D-K"]
     'wide ResNet of depth D and width K, D = 6n + 4, e.g. wrn-22-2'
     """
@@ -93,6 +94,7 @@ def build(name: str, classes: int, shape: Shape) -> nn.Module:
 
     Weights are drawn from torch's global generator, as in every PyTorch network: seed it before.
 
+    >>> from cigl.models import build
     >>> build("mlp", classes=10, shape=(28, 28))[1]
     Linear(in_features=784, out_features=300, bias=True)
     """

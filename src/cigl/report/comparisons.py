@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -36,19 +37,22 @@ class Spread(NamedTuple):
 
     value: float
     seed_sd: float | None
+    seeds: dict[int, float]
 
     @classmethod
-    def of(cls, values: Array) -> Spread:
-        return cls(float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else None)
+    def of(cls, seeds: Iterable[int], values: Array) -> Spread:
+        sd = float(values.std(ddof=1)) if values.size > 1 else None
+        return cls(float(values.mean()), sd, dict(zip(seeds, values.tolist(), strict=True)))
 
 
 def masked_accuracies(
     evidence: Evidence, setting: str, method: str, sparsity: float
 ) -> tuple[Spread, Spread, Spread] | None:
     """Over seeds: the accuracy of W, of Z*W (mean over its draws), and the drop from one to the other."""
-    found = [run.masks for run in evidence.group(setting, method, sparsity).values() if run.masks]
+    runs = evidence.group(setting, method, sparsity)
+    found = {seed: run.masks for seed, run in runs.items() if run.masks}
     if not found:
         return None
-    whole = np.array([masks["W"] for masks in found], dtype=float)
-    masked = np.array([np.mean(masks["Z*W"]) for masks in found], dtype=float)
-    return Spread.of(whole), Spread.of(masked), Spread.of(whole - masked)
+    whole = np.array([masks["W"] for masks in found.values()], dtype=float)
+    masked = np.array([np.mean(masks["Z*W"]) for masks in found.values()], dtype=float)
+    return Spread.of(found, whole), Spread.of(found, masked), Spread.of(found, whole - masked)

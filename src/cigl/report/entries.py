@@ -35,11 +35,14 @@ def change_entry(found: OverSeeds, metric: str, runs: tuple[str, str, float]) ->
 
 
 def difference_entry(found: OverSeeds | None, metric: str) -> Entry:
+    """Bold where it is significantly better; what is significantly worse says so."""
     if found is None:
         return EMPTY
     shown = lookup(metric)
     value, low, high = (signed(shown.scale * x, shown.decimals) for x in (found.value, found.low, found.high))
-    return Entry(f"{value} [{low}, {high}]", shown.scale * found.value, bold=found.excludes_zero)
+    better = found.excludes_zero and (found.value > 0) == (shown.better == "higher")
+    worse = " worse" if found.excludes_zero and not better else ""
+    return Entry(f"{value} [{low}, {high}]{worse}", shown.scale * found.value, bold=better)
 
 
 def paper_entry(printed: Printed | None, metric: str) -> Entry:

@@ -1,16 +1,28 @@
-"""What figures show, as plain data: ``figures`` prepares it, ``drawing`` draws it, ``captions`` puts it into words."""
+"""What figures show, as plain data: ``figures`` prepares it, ``drawing`` and ``charts`` draw it, ``findings`` and
+``captions`` put it into words."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 Numbers = tuple[float, ...]
+INTERVAL = "95 % interval"
+
+
+def place(sparsity: float) -> float:
+    """On the axis: by orders of magnitude of the density, so that 90 and 99 % are as far apart as 99 and 99.9 %.
+
+    >>> round(place(0.99), 6), place(0.0)
+    (2.0, 0.0)
+    """
+    return -math.log10(1 - sparsity) + 0.0
 
 
 @dataclass(frozen=True)
 class Line:
-    """A method's means over sparsities, with the ends of their intervals."""
+    """A method's means over sparsities, with the ends of their intervals and, at each, the values of its seeds."""
 
     method: str
     label: str
@@ -18,6 +30,7 @@ class Line:
     mean: Numbers
     low: Numbers
     high: Numbers
+    seeds: tuple[Mapping[int, float], ...]
 
 
 @dataclass(frozen=True)
@@ -27,11 +40,19 @@ class Panel:
     title: str
     lines: tuple[Line, ...]
     floor: Mapping[float, float]
+    better: str = "lower"  # or "higher"
+    decimals: int = 4
+    spread: str = INTERVAL  # what the ends are
+
+    @property
+    def from_zero(self) -> bool:
+        """Whether 0 is the value of a perfect network."""
+        return self.better == "lower"
 
 
 @dataclass(frozen=True)
 class LinesData:
-    """Drawn as lines, or as bars at ``sparsity``. The reference and the study's CigL are drawn bold."""
+    """Drawn as lines, or as points at ``sparsity``. The reference and the study's CigL are drawn bold."""
 
     panels: tuple[Panel, ...]
     sparsity: Numbers
@@ -47,19 +68,18 @@ class Polygon:
     """CigL's ECE and that of RigL with one calibrator, at the sparsities that both have."""
 
     title: str
-    sparsity: Numbers
-    cigl: Numbers
-    other: Numbers
-    label: str  # of the other
-    method: str
-    scaled: bool
+    cigl: Line
+    other: Line
+    scaled: bool  # whether the calibrator is temperature scaling
+
+    @property
+    def sparsity(self) -> Numbers:
+        return self.cigl.sparsity
 
 
 @dataclass(frozen=True)
 class PolygonsData:
     panels: tuple[Polygon, ...]
-    method: str
-    label: str
 
     @property
     def is_empty(self) -> bool:
@@ -68,10 +88,11 @@ class PolygonsData:
 
 @dataclass(frozen=True)
 class WithSd:
-    """Means over seeds, in percent, with their standard deviations."""
+    """Means over seeds, in percent, with their standard deviations and the values of the seeds."""
 
     mean: Numbers
     sd: Numbers
+    seeds: tuple[Mapping[int, float], ...]
 
 
 @dataclass(frozen=True)

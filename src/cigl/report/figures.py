@@ -1,4 +1,7 @@
-"""The figures: which studies have them, and what they show. ``drawing`` draws it, ``captions`` puts it into words."""
+"""The figures: which studies have them, and what they show.
+
+``drawing`` draws it for documents and ``charts`` for the page; ``findings`` and ``captions`` put it into words.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from cigl.report import captions, drawing
+from cigl.report import bins_chart, captions, charts, drawing, findings
 from cigl.report.comparisons import Spread, masked_accuracies
 from cigl.report.evidence import Evidence
 from cigl.report.figure_data import (
@@ -57,34 +60,43 @@ def prepare_lines(evidence: Evidence, setting: str, *, scaled: bool = False) -> 
 
 
 def _panel(evidence: Evidence, setting: str, metric: str, scaled: bool) -> Panel:
-    lines = []
+    methods = evidence.methods(setting)
+    found = (line(evidence, setting, method, metric, scaled) for method in methods)
+    lines = tuple(one for one in found if one.sparsity)
     floors: dict[float, list[float]] = {}
-    for method in evidence.methods(setting):
-        points = {}
+    for method in methods:
         for sparsity in evidence.sparsities(setting, [method]):
             if numbers := evidence.numbers(setting, method, sparsity, metric, scaled):
-                points[sparsity] = mean(numbers)
-                floors.setdefault(sparsity, []).append(points[sparsity].floor)
-        if points:
-            means, lows, highs = (
-                tuple(lookup(metric).scale * getattr(point, part) for point in points.values())
-                for part in ("value", "low", "high")
-            )
-            lines.append(Line(method, evidence.study.label(method), tuple(points), means, lows, highs))
+                floors.setdefault(sparsity, []).append(mean(numbers).floor)
     floor = {s: sum(values) / len(values) for s, values in sorted(floors.items()) if any(values)}
-    return Panel(heading(metric), tuple(lines), floor)
+    shown = lookup(metric)
+    return Panel(heading(metric), lines, floor, shown.better, shown.decimals)
 
 
-def prepare_bars(evidence: Evidence, setting: str, *, parts: Collection[str] = ()) -> LinesData:
-    """As lines, for methods of these kinds (or all) that run at the sparsities of the reference."""
-    data = prepare_lines(evidence, setting)
+def line(
+    evidence: Evidence, setting: str, method: str, metric: str, scaled: bool, at: Collection[float] | None = None
+) -> Line:
+    """One method at all of its sparsities, or at some of them."""
+    scale = lookup(metric).scale
+    found = {s: evidence.numbers(setting, method, s, metric, scaled) for s in evidence.sparsities(setting, [method])}
+    kept = {s: numbers for s, numbers in found.items() if numbers and (at is None or s in at)}
+    points = [mean(numbers) for numbers in kept.values()]
+    means, lows, highs = (tuple(scale * getattr(one, part) for one in points) for part in ("value", "low", "high"))
+    seeds = tuple({seed: scale * one.value for seed, one in numbers.items()} for numbers in kept.values())
+    return Line(method, evidence.study.label(method), tuple(kept), means, lows, highs, seeds)
+
+
+def prepare_points(evidence: Evidence, setting: str, *, parts: Collection[str] = (), scaled: bool = False) -> LinesData:
+    """As lines, at every sparsity; or for methods of some kinds alone, at the sparsities of the reference."""
+    data = prepare_lines(evidence, setting, scaled=scaled)
+    if not parts:
+        every = {s for panel in data.panels for one in panel.lines for s in one.sparsity}
+        return replace(data, sparsity=tuple(sorted(every)))
     wanted = set(evidence.sparsities(setting, [evidence.study.reference]))
-    methods = (
-        [method for kind in parts for method in of_kind(evidence.study, kind)] if parts else evidence.study.methods
-    )
+    methods = [method for kind in parts for method in of_kind(evidence.study, kind)]
     panels = []
     for panel in data.panels:
-        lines = (line for line in panel.lines if line.method in methods and wanted & set(line.sparsity))
+        lines = (one for one in panel.lines if one.method in methods and wanted & set(one.sparsity))
         panels.append(replace(panel, lines=tuple(lines)))
     return replace(data, panels=tuple(panels), sparsity=tuple(sorted(wanted)))
 
@@ -93,20 +105,16 @@ def prepare_polygons(evidence: Evidence, setting: str) -> PolygonsData:
     """Per calibrator the ECE of CigL and of RigL with that calibrator, at the sparsities that both have."""
     study, panels = evidence.study, []
     cigl = next(iter(of_kind(study, "cigl")), "")
+    rigl = next(iter(of_kind(study, "rigl")), "RigL")
+    ours = line(evidence, setting, cigl, ECE, False)
     for name, (kind, scaled) in _CALIBRATORS.items():
         for method in of_kind(study, kind)[:1]:
-            pairs = {}
-            for sparsity in evidence.sparsities(setting, [cigl]):
-                numbers = evidence.numbers(setting, cigl, sparsity, ECE, False)
-                others = evidence.numbers(setting, method, sparsity, ECE, scaled)
-                if numbers and others:
-                    pairs[sparsity] = (mean(numbers).value, mean(others).value)
-            if len(pairs) >= 3:  # fewer corners are no polygon
-                rigl = next(iter(of_kind(study, "rigl")), "RigL")
-                ours, theirs = zip(*pairs.values(), strict=True)
-                label = f"{study.label(rigl)} + {name}"
-                panels.append(Polygon(name, tuple(pairs), ours, theirs, label, method, scaled))
-    return PolygonsData(tuple(panels), cigl, study.label(cigl))
+            theirs = line(evidence, setting, method, ECE, scaled, ours.sparsity)
+            if len(theirs.sparsity) >= 3:  # fewer corners are no polygon
+                both = line(evidence, setting, cigl, ECE, False, theirs.sparsity)
+                other = replace(theirs, label=f"{study.label(rigl)} + {name}")
+                panels.append(Polygon(name, both, other, scaled))
+    return PolygonsData(tuple(panels))
 
 
 def prepare_masks(evidence: Evidence, setting: str) -> MasksData:
@@ -123,7 +131,9 @@ def prepare_masks(evidence: Evidence, setting: str) -> MasksData:
 
 def _with_sd(spreads: Collection[Spread]) -> WithSd:
     return WithSd(
-        tuple(100 * spread.value for spread in spreads), tuple(100 * (spread.seed_sd or 0.0) for spread in spreads)
+        tuple(100 * spread.value for spread in spreads),
+        tuple(100 * (spread.seed_sd or 0.0) for spread in spreads),
+        tuple({seed: 100 * value for seed, value in spread.seeds.items()} for spread in spreads),
     )
 
 
@@ -155,13 +165,24 @@ Data = TypeVar("Data", bound=_Data)
 
 @dataclass(frozen=True)
 class Figure:
-    """What it shows as plain data, what there is to see, and how it is drawn."""
+    """What it shows as plain data, what there is to see, and how it is drawn: for documents, and for the page."""
 
     name: str
     title: str
-    caption: str
+    setting: str
+    finding: tuple[str, ...]  # what there is to see, a sentence each
+    note: str  # how it is to be read
     data: Any
     plot: Callable[[Path], None]
+    chart: Callable[[charts.At], str]
+
+    @property
+    def caption(self) -> str:
+        return " ".join(filter(None, [*self.finding, self.note]))
+
+
+def _no_finding(evidence: Evidence, setting: str, data: Any) -> list[str]:
+    return []
 
 
 @dataclass(frozen=True)
@@ -172,15 +193,19 @@ class Kind(Generic[Data]):
     suits: Callable[[Study], bool]
     prepare: Callable[[Evidence, str], Data]
     plot: Callable[[Data, Path], None]
-    caption: Callable[[Evidence, str, Data], str]
+    chart: Callable[[Data, charts.At], str]
+    note: Callable[[Evidence, str, Data], str]
+    finding: Callable[[Evidence, str, Data], list[str]] = _no_finding
 
     def make(self, name: str, evidence: Evidence, setting: str) -> Figure | None:
         """None where finished runs have nothing to show yet."""
         data = self.prepare(evidence, setting)
         if data.is_empty:
             return None
-        title, caption = f"{self.title}, {evidence.title(setting)}", self.caption(evidence, setting, data)
-        return Figure(f"{name}-{setting}", title, caption, data, partial(self.plot, data))
+        title = f"{self.title}, {evidence.title(setting)}"
+        finding, note = tuple(self.finding(evidence, setting, data)), self.note(evidence, setting, data)
+        plot, chart = partial(self.plot, data), partial(self.chart, data)
+        return Figure(f"{name}-{setting}", title, setting, finding, note, data, plot, chart)
 
 
 def _has_calibrators(study: Study) -> bool:
@@ -194,51 +219,62 @@ def _takes_cigl_apart(study: Study) -> bool:
 
 
 def _compares(study: Study, *, few: bool, scaled: bool = False) -> bool:
-    """One or two sparsities make bars, more make lines."""
+    """One or two sparsities make points, more make lines."""
     is_so = compares_methods(study) and not from_dense_to_empty(study) and (len(sparsities(study)) < 3) == few
     return is_so and (not scaled or fits_temperatures(study))
 
 
-# In the order of the page.
+# In the order of the page: the first that a study has stands at its top.
 FIGURES: dict[str, Kind[Any]] = {
     "masks": Kind(
-        "Accuracy of W and of Z*W", lambda study: study.masks > 0, prepare_masks, drawing.plot_masks, captions.of_masks
+        "Accuracy of W and of Z*W", lambda study: study.masks > 0, prepare_masks, drawing.plot_masks, charts.masks,
+        captions.of_masks, findings.of_masks,
     ),
     "polygons": Kind(
-        "ECE of CigL and of calibrators", _has_calibrators, prepare_polygons, drawing.plot_polygons,
-        captions.of_polygons,
+        "ECE of CigL and of calibrators", _has_calibrators, prepare_polygons, drawing.plot_polygons, charts.polygons,
+        captions.of_polygons, findings.of_calibrators,
     ),
     "ablation": Kind(
-        "ECE and accuracy of CigL without its parts", _takes_cigl_apart, partial(prepare_bars, parts=_PARTS),
-        drawing.plot_bars, captions.of_bars,
+        "ECE and accuracy of CigL without its parts", _takes_cigl_apart, partial(prepare_points, parts=_PARTS),
+        drawing.plot_points, charts.rows, captions.of_points, findings.of_parts,
     ),
     "double-descent": Kind(
         "ECE and accuracy from dense to nearly empty", from_dense_to_empty, prepare_lines, drawing.plot_lines,
-        captions.of_turns,
+        charts.lines, captions.of_turns, findings.of_turns,
     ),
     "reliability": Kind(
         "Reliability diagrams", from_dense_to_empty, prepare_reliability, drawing.plot_reliability,
-        captions.of_reliability,
+        bins_chart.reliability, captions.of_reliability,
     ),
     "sparsity": Kind(
         "ECE and accuracy by sparsity", partial(_compares, few=False), prepare_lines, drawing.plot_lines,
-        captions.of_lines,
+        charts.lines, captions.of_lines, findings.of_lines,
     ),
     "sparsity-temperature": Kind(
         "ECE and NLL by sparsity, after temperature scaling", partial(_compares, few=False, scaled=True),
-        partial(prepare_lines, scaled=True), drawing.plot_lines, partial(captions.of_lines, scaled=True),
+        partial(prepare_lines, scaled=True), drawing.plot_lines, charts.lines, captions.of_scaled, findings.of_scaled,
     ),
-    "bars": Kind(
-        "ECE and accuracy, method by method", partial(_compares, few=True), prepare_bars, drawing.plot_bars,
-        captions.of_bars,
+    "points": Kind(
+        "ECE and accuracy, method by method", partial(_compares, few=True), prepare_points, drawing.plot_points,
+        charts.rows, captions.of_points, findings.of_lines,
+    ),
+    "points-temperature": Kind(
+        "ECE and NLL after temperature scaling", partial(_compares, few=True, scaled=True),
+        partial(prepare_points, scaled=True), drawing.plot_points, charts.rows, captions.of_scaled, findings.of_scaled,
     ),
 }  # fmt: skip
+# Lines need three sparsities: while a study has finished fewer, its points are drawn.
+_AS_POINTS = {"sparsity": "points", "sparsity-temperature": "points-temperature", "double-descent": "points"}
 
 
 def make_figures(evidence: Evidence, chosen: Collection[str] | None = None) -> list[Figure]:
     """Every figure of the study that its finished runs allow, setting by setting; or those chosen."""
     wanted = chosen_for(evidence.study) if chosen is None else chosen
-    made = (FIGURES[name].make(name, evidence, setting) for setting in evidence.settings for name in wanted)
+    made = []
+    for setting in evidence.settings:
+        most = max(len(evidence.sparsities(setting, [method])) for method in evidence.methods(setting))
+        names = wanted if most >= 3 or chosen is not None else [_AS_POINTS.get(name, name) for name in wanted]
+        made += [FIGURES[name].make(name, evidence, setting) for name in dict.fromkeys(names)]
     return [figure for figure in made if figure is not None]
 
 

@@ -120,7 +120,7 @@ _LATEX = str.maketrans(
     {mark: f"\\{mark}" for mark in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {"<": "$<$", ">": "$>$", "|": r"\textbar{}", "±": r"$\pm$", "−": "$-$", "×": r"$\times$", "Δ": r"$\Delta$"}
-    | {"≥": r"$\geq$", "≤": r"$\leq$", "–": "--", "\n": " ", '"': "''"}
+    | {"†": r"$\dagger$", "≥": r"$\geq$", "≤": r"$\leq$", "–": "--", "\n": " ", '"': "''"}
     | {"[": "{[}", "*": "{*}"}  # after the end of a row these would be read as its options
 )
 

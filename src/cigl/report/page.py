@@ -3,53 +3,75 @@
 from __future__ import annotations
 
 import base64
-import html
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
-from string import Template
 from typing import Any
 from urllib.parse import quote
 
+from cigl.report.charts import At
+from cigl.report.document import document
 from cigl.report.evidence import Evidence, Run
 from cigl.report.figures import Figure
 from cigl.report.formats import NOTHING, Entry, Table
 from cigl.report.metrics import lookup, tabulated
 from cigl.report.recognise import relation_to_paper
-from cigl.report.text import percent
+from cigl.report.svg import text as _text
+from cigl.report.text import count, percent
+
+_READING = (
+    "ECE, the expected calibration error, is the mean distance between a network's confidence and its accuracy: 0.05 "
+    "means 5 points. Significant means that the 95 % interval of the paired difference excludes 0."
+)
+_HINT = (
+    "Hover over or tap a point for its numbers and seeds; with the keyboard, go to a figure with Tab and through its "
+    "points with the arrow keys."
+)
 
 
 @dataclass(frozen=True)
 class Section:
-    """One study on the page; ``drawn`` has each figure's SVG by its name."""
+    """One study on the page."""
 
     evidence: Evidence
     tables: Sequence[Table]
     figures: Sequence[Figure]
-    drawn: Mapping[str, bytes]
     name: str  # unique on the page
+
+    @property
+    def lead(self) -> Figure | None:
+        return self.figures[0] if self.figures else None
 
 
 def page(title: str, made: str, sections: Sequence[Section], downloads: Mapping[str, bytes]) -> str:
-    """The whole page; ``downloads`` are files by name, kept inside it."""
-    return Template(_asset("page.html")).substitute(
-        title=_text(title),
-        made=_text(made),
-        style=_asset("page.css"),
-        script=_asset("page.js"),
-        contents=_contents(sections),
-        downloads=_downloads(downloads),
-        body="\n".join(map(_section, sections)),
-    )
+    """The whole page, the findings first; ``downloads`` are files by name, kept inside it."""
+    first = sections[0]
+    parts = ["<header>", f"<h1>{_text(title)}</h1>", *(_opening(section, len(sections) > 1) for section in sections)]
+    parts += [f'<p class="reading">{_READING}</p>']
+    if first.lead is not None:
+        parts += [_figure(first, first.lead, first.lead.note), f'<p class="hint">{_HINT}</p>']
+    parts += ["</header>", '<nav aria-label="Contents">', "<details open>", "<summary>Contents</summary>"]
+    parts += [_contents(sections), "</details>", "</nav>", "<main>"]
+    parts += [_section(section, [one for one in section.figures if one is not first.lead]) for section in sections]
+    parts += ["</main>", f'<footer><p>{_text(made)}</p><p class="downloads">{_downloads(downloads)}</p></footer>']
+    return document(_text(title), "\n".join(parts))
 
 
-def _asset(name: str) -> str:
-    return files("cigl.report").joinpath(f"assets/{name}").read_text(encoding="utf-8")
-
-
-def _text(value: object) -> str:
-    return html.escape(str(value), quote=True)
+def _opening(section: Section, named: bool) -> str:
+    """What the study found, in words; first how much of it is still to come."""
+    evidence, study = section.evidence, section.evidence.study
+    left = len(evidence.missing) + len(evidence.failed) + len(evidence.damaged)
+    sentences = []
+    if left:
+        total = len(evidence.runs) + left
+        sentences.append(f"Preliminary: {len(evidence.runs)} of {count(total, 'run')} are finished.")
+    several = len(evidence.settings) > 1
+    for figure in section.figures:
+        sentences += [f"{figure.setting}: {sentence}" if several else sentence for sentence in figure.finding]
+    rows = "".join(f"<li>{_text(sentence)}</li>" for sentence in dict.fromkeys(sentences))
+    name = f'<a href="#{section.name}">{_text(study.name)}</a>. ' if named else ""
+    about = f"<p>{name}{_text(_sentence(study.about))}</p>" if name or study.about else ""
+    return f'<div class="finding">{about}<ul>{rows}</ul></div>' if rows else f'<div class="finding">{about}</div>'
 
 
 def _data(kind: str, content: bytes) -> str:
@@ -70,7 +92,10 @@ def _contents(sections: Sequence[Section]) -> str:
     for section in sections:
         lines.append(f'<li><a href="#{section.name}">{_text(section.evidence.study.name)}</a><ul>')
         parts: list[Figure | Table] = [*section.figures, *section.tables]
-        lines += [f'<li><a href="{_link(section, part.name)}">{_text(part.title)}</a></li>' for part in parts]
+        settings = section.evidence.settings
+        every = f", {section.evidence.title(settings[0])}" if len(settings) == 1 else ""  # is not said in each line
+        for part in parts:
+            lines.append(f'<li><a href="{_link(section, part.name)}">{_text(part.title.removesuffix(every))}</a></li>')
         lines.append(f'<li><a href="{_link(section, "runs")}">Runs</a></li></ul></li>')
     return "\n".join([*lines, "</ul>"])
 
@@ -87,11 +112,11 @@ def _link(section: Section, *parts: object) -> str:
     return "#" + quote(_place(section, *parts))
 
 
-def _section(section: Section) -> str:
+def _section(section: Section, figures: Sequence[Figure]) -> str:
     evidence, study = section.evidence, section.evidence.study
-    about = " ".join(part for part in (_sentence(study.about), relation_to_paper(study)) if part)
-    parts = [f'<section id="{section.name}">', f"<h2>{_text(study.name)}</h2>", f"<p>{_text(about)}</p>"]
-    parts += [_state(evidence), *(_figure(section, figure) for figure in section.figures)]
+    parts = [f'<section id="{section.name}">', f"<h2>{_text(study.name)}</h2>"]
+    parts += [f"<p>{_text(paper)}</p>"] if (paper := relation_to_paper(study)) else []
+    parts += [_state(evidence), *(_figure(section, figure, figure.caption) for figure in figures)]
     parts += [_table(section, table) for table in section.tables]
     parts += [f'<h3 id="{_anchor(section, "runs")}">Runs: what is behind each number</h3>']
     parts += [_runs(section, key, runs) for key, runs in _groups(evidence)]
@@ -120,12 +145,15 @@ def _state(evidence: Evidence) -> str:
     return text
 
 
-def _figure(section: Section, figure: Figure) -> str:
-    source, caption = _data("image/svg+xml", section.drawn[figure.name]), _text(figure.caption)
+def _figure(section: Section, figure: Figure, caption: str) -> str:
+    def runs(method: str, sparsity: float) -> str:
+        found = section.evidence.group(figure.setting, method, sparsity)
+        return _link(section, "runs", figure.setting, method, sparsity) if found else ""
+
+    chart = figure.chart(At(_place(section, figure.name), runs))
     return (
-        f'<figure id="{_anchor(section, figure.name)}"><div class="scroll picture" tabindex="0">'
-        f'<img alt="{_text(figure.title)}" src="{source}"></div>'
-        f"<figcaption><strong>{_text(figure.title)}.</strong> {caption}</figcaption></figure>"
+        f'<figure id="{_anchor(section, figure.name)}">{chart}'
+        f"<figcaption><strong>{_text(figure.title)}.</strong> {_text(caption)}</figcaption></figure>"
     )
 
 

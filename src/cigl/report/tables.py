@@ -15,6 +15,7 @@ from cigl.errors import CiglError
 from cigl.report.comparisons import change, masked_accuracies, relative
 from cigl.report.entries import change_entry, difference_entry, mean_entry, metric_number, number
 from cigl.report.evidence import Evidence, Run
+from cigl.report.findings import compare, sign
 from cigl.report.formats import EMPTY, Entry, Table
 from cigl.report.matrix import matrix
 from cigl.report.metrics import (
@@ -39,6 +40,7 @@ _STD = "Mean ± standard deviation over seeds."
 _TEMPERATURES = (
     "Every method after temperature scaling, its temperature fitted on the held-out part of the training data."
 )
+_LESS_ACCURATE = " †"
 _PRINTED = {ECE: "ece", ACCURACY: "accuracy"}  # what the paper prints of ours
 
 
@@ -51,14 +53,15 @@ def _by_sparsity(evidence: Evidence, setting: str, *, metric: str, scaled: bool 
         if not numbers:
             return EMPTY
         fallen = relative(evidence, setting, method, sparsity, metric, scaled) if floors else None
-        bold = fallen is not None and fallen <= -NOTABLE
-        return mean_entry(mean(numbers), metric, (setting, method, sparsity), bold=bold)
+        made = mean_entry(mean(numbers), metric, (setting, method, sparsity))
+        better = fallen is not None and fallen <= -NOTABLE
+        return _marked(evidence, replace(made, bold=True)) if better else made
 
     notes = [_STD]
     title = lookup(metric).title
     if floors:
         reference = evidence.study.label(evidence.study.reference)
-        bold = f"Bold: at least {percent(NOTABLE)} below {reference}'s {title}."
+        bold = f"Bold: at least {percent(NOTABLE)} below {reference}'s {title}, the accuracy not significantly lower."
         notes.append(" ".join([bold, NOTES[metric]] if metric in NOTES else [bold]))
         span = f"{min(floors):.4f} to {max(floors):.4f}"
         notes.append(f"Noise floor: {span}, what perfectly calibrated networks would show.")
@@ -69,7 +72,19 @@ def _by_sparsity(evidence: Evidence, setting: str, *, metric: str, scaled: bool 
     printed = (
         "" if scaled else _PRINTED.get(metric, "")
     )  # the paper scaled no method but one, and prints no number of it
-    return matrix(evidence, setting, name, title, entry, metric, printed, notes)
+    return _explained(matrix(evidence, setting, name, title, entry, metric, printed, notes))
+
+
+def _marked(evidence: Evidence, better: Entry) -> Entry:
+    """A lower ECE that costs accuracy is no gain: where that is significantly lower, a mark in place of bold type."""
+    lost = change(evidence, *better.runs, ACCURACY) if better.bold and better.runs else None
+    return better if lost is None or sign(lost) >= 0 else replace(better, text=better.text + _LESS_ACCURATE, bold=False)
+
+
+def _explained(table: Table) -> Table:
+    marked = any(entry.text.endswith(_LESS_ACCURATE) for row in table.rows for entry in row)
+    note = f"{_LESS_ACCURATE.strip()} The ECE is lower, but so is the accuracy, significantly."
+    return replace(table, notes=(*table.notes, note)) if marked else table
 
 
 def _changes(evidence: Evidence, setting: str) -> Table:
@@ -80,14 +95,14 @@ def _changes(evidence: Evidence, setting: str) -> Table:
         found = change(evidence, setting, method, sparsity, ECE)
         if found is None or method == reference:
             return EMPTY
-        return change_entry(found, ECE, (setting, method, sparsity))
+        return _marked(evidence, change_entry(found, ECE, (setting, method, sparsity)))
 
     notes = [
         "Mean ± standard deviation of the differences of paired seeds.",
-        "Bold: lower, and the 95 % interval excludes 0.",
+        "Bold: significantly lower (the 95 % interval excludes 0), and the accuracy is not significantly lower.",
     ]
     title = f"ECE change against {evidence.study.label(reference)}"
-    return matrix(evidence, setting, "ece-change", title, entry, ECE, "ece_change", notes)
+    return _explained(matrix(evidence, setting, "ece-change", title, entry, ECE, "ece_change", notes))
 
 
 def _intervals(evidence: Evidence, setting: str, *, metric: str) -> Table:
@@ -122,24 +137,35 @@ def _intervals(evidence: Evidence, setting: str, *, metric: str) -> Table:
 def _differences(evidence: Evidence, setting: str) -> Table:
     """Against the reference, by pairs of seeds and shared resamples."""
     reference, metrics = evidence.study.reference, tabulated()
-    columns = ["Method", "Sparsity", "Seeds", *map(change_heading, metrics)]
-    columns.insert(4, "ECE change (%)")
+    columns = ["Method", "Sparsity", "Verdict", "Seeds", *map(change_heading, metrics)]
+    columns.insert(5, "ECE change (%)")
     rows = []
+    verdicts = {
+        (method, one.sparsity): one.verdict()
+        for method in evidence.methods(setting)
+        for one in compare(evidence, setting, method)
+    }
     for method, sparsity in _cells(evidence, setting):
         found = {metric: change(evidence, setting, method, sparsity, metric) for metric in metrics}
         ece = found[ECE]
         if method == reference or ece is None:
             continue
-        row = [*_place(evidence, method, sparsity), Entry(str(ece.seeds), ece.seeds)]
+        verdict = verdicts.get((method, sparsity))
+        row = [
+            *_place(evidence, method, sparsity),
+            Entry(verdict) if verdict else EMPTY,
+            Entry(str(ece.seeds), ece.seeds),
+        ]
         row += [difference_entry(one, metric) for metric, one in found.items()]
         share = relative(evidence, setting, method, sparsity)
-        row.insert(4, EMPTY if share is None else Entry(signed(100 * share, 1), 100 * share))
+        row.insert(5, EMPTY if share is None else Entry(signed(100 * share, 1), 100 * share))
         rows.append(tuple(row))
     label = evidence.study.label(reference)
     notes = (
         f"Method − {label} at the same sparsity with its 95 % interval: the same seeds, the same test points, the same "
         "resamples of them.",
-        "Bold: the interval excludes 0. With many intervals, one in twenty may do so by chance.",
+        "Significant: the interval excludes 0. Bold: significantly better; “worse”: significantly worse. Of many "
+        "intervals, one in twenty excludes 0 by chance.",
     )
     title = f"Differences against {label}, {evidence.title(setting)}"
     return Table(f"differences-{setting}", title, tuple(columns), tuple(rows), notes)

@@ -36,3 +36,11 @@ def span(values: Sequence[float], form: str) -> str:
     """
     low, high = (form.format(value).replace("-", "−") for value in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
+
+
+def count(number: int, one: str, more: str = "") -> str:
+    """
+    >>> count(1, "seed"), count(3, "sparsity", "sparsities")
+    ('1 seed', '3 sparsities')
+    """
+    return f"{number:,} {one if number == 1 else more or one + 's'}"

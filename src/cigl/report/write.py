@@ -16,6 +16,7 @@ from cigl.report.figures import SUFFIXES, make_figures
 from cigl.report.formats import FORMATS
 from cigl.report.page import Section, page
 from cigl.report.tables import make_tables
+from cigl.report.text import count
 
 
 def write_report(folders: Sequence[Path], out: Path) -> dict[str, Any]:
@@ -34,7 +35,8 @@ def write_report(folders: Sequence[Path], out: Path) -> dict[str, Any]:
         downloads = data.files(evidences)
         for name, content in downloads.items():
             write(place / name, content)
-        title = f"cigl: {', '.join(dict.fromkeys(evidence.study.name for evidence in evidences))}"
+        studies = list(dict.fromkeys(evidence.study.name for evidence in evidences))
+        title = f"{'Study' if len(studies) == 1 else 'Studies'}: {', '.join(studies)}"
         write(out, page(title, _made(evidences), sections, downloads).encode())
     except OSError as error:
         raise CiglError(f"{error.filename or out} can't be written: {error.strerror}; choose another --out.") from error
@@ -53,8 +55,7 @@ def _write_study(evidence: Evidence, name: str, place: Path) -> Section:
     for figure in figures:
         for suffix in SUFFIXES:
             figure.plot(place / (figure.name + suffix))
-    drawn = {figure.name: (place / (figure.name + ".svg")).read_bytes() for figure in figures}
-    return Section(evidence, tables, figures, drawn, name)
+    return Section(evidence, tables, figures, name)
 
 
 def _names(studies: Sequence[str]) -> list[str]:
@@ -73,8 +74,9 @@ def _names(studies: Sequence[str]) -> list[str]:
 def _made(evidences: Sequence[Evidence]) -> str:
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     return (
-        f"Made on {today} by cigl {cigl.__version__} from {sum(len(e.runs) for e in evidences):,} finished runs. Click "
-        "a heading to sort by it; a number links to the runs behind it, with their configuration and versions."
+        f"Made on {today} by cigl {cigl.__version__} from "
+        f"{count(sum(len(e.runs) for e in evidences), 'finished run')}. Click a heading of a table to sort by it; a "
+        "number links to the runs behind it, with their configuration and versions."
     )
 
 

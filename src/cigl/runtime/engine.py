@@ -50,13 +50,19 @@ def sparse_inference(
 ) -> SparseInference:
     """``model`` for inference on a CPU, faster the more zeros its weights have. The model itself is not changed.
 
-    ``example_inputs``, a tuple of inputs or a dict of keyword inputs, let torch.export read models that torch.fx can't
-    trace, as those of Transformers; sizes may differ from the examples' as far as the model doesn't depend on them.
-    What neither can read runs in torch, with each sparse layer on its own kernels.
-
     What is called with a new shape of inputs is timed, layer by layer, and each layer then runs on whichever is faster
-    for that shape: torch or a sparse kernel. ``plan`` repeats the assignments of an earlier ``fast.plan()`` instead.
+    for that shape: torch or a sparse kernel.
 
+    Args:
+        model: The model; its weights are copied.
+        plan: Repeats the assignments of an earlier ``fast.plan()``, without timing.
+        example_inputs: A tuple of inputs or a dict of keyword inputs. They let torch.export read models that torch.fx
+            can't trace, as those of Transformers; sizes may differ from the examples' as far as the model doesn't
+            depend on them. What neither can read runs in torch, with each sparse layer on its own kernels.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from cigl import sparse_inference
     >>> fast = sparse_inference(nn.Sequential(nn.Linear(8, 4), nn.ReLU()))
     >>> fast(torch.ones(2, 8)).shape
     torch.Size([2, 4])
@@ -98,9 +104,15 @@ def _layer_engine(layer: nn.Module, plan: dict[str, Any] | None) -> SparseInfere
 
 
 class SparseInference(nn.Module):
-    """Call it like the model: with the inputs that it was captured with, or those that have no default.
+    """What ``cigl.sparse_inference`` and ``cigl.load`` return. Call it like the model, also from several threads.
 
-    Safe to call from several threads.
+    >>> import torch
+    >>> from torch import nn
+    >>> from cigl import sparse_inference
+    >>> fast = sparse_inference(nn.Linear(8, 4))
+    >>> outputs = fast(torch.ones(2, 8))
+    >>> [unit["runs"] in ("sparse", "dense") for unit in fast.plan()["shapes"][0]["units"]]
+    [True]
     """
 
     def __init__(

@@ -40,10 +40,27 @@ def export_onnx(
 ) -> None:
     """Write the model as an ONNX file, zeros included. The model stays as it is.
 
-    The outputs are ``logits`` and ``probabilities``, the softmax of the logits divided by ``temperature`` (or a
-    ``TemperatureScaled`` model's own). The number of inputs in a batch is left open, other sizes are those of
-    ``example_inputs``, a tuple or a dict of keyword inputs; ``preprocessing`` knows them for images. Class names,
-    preprocessing and temperature go into the file's metadata, as JSON.
+    The outputs are ``logits`` and ``probabilities``, the softmax of the logits divided by the temperature. The number
+    of inputs in a batch is left open. Class names, preprocessing and temperature go into the file's metadata, as JSON.
+
+    Args:
+        model: The model that was trained.
+        path: Of the file, usually with the suffix ``.onnx``.
+        example_inputs: A tuple or a dict of keyword inputs, which give all sizes but that of the batch;
+            ``preprocessing`` knows them for images.
+        temperature: A number, or what ``fit_temperature`` returned. A ``TemperatureScaled`` model has its own.
+        classes: Their names, in the order of their numbers.
+        preprocessing: How an image becomes an input.
+
+    >>> import os
+    >>> import torch
+    >>> from torch import nn
+    >>> from cigl import export_onnx
+    >>> import tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.onnx")
+    >>> export_onnx(nn.Linear(4, 3), path, example_inputs=(torch.randn(2, 4),), temperature=1.3)
+    >>> os.path.getsize(path) > 0
+    True
     """
     if not isinstance(model, nn.Module) or isinstance(model, SparseInference):
         raise CiglError(f"export_onnx takes the torch.nn.Module that was trained, not a {type(model).__name__}.")

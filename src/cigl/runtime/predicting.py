@@ -22,7 +22,16 @@ BATCH = 64  # images at a time
 
 @dataclass(frozen=True)
 class Predictions:
-    """A row for each image. ``labels`` are the likeliest classes, ``confidences`` their probabilities."""
+    """A row for each image: ``labels`` are the likeliest classes, ``confidences`` their probabilities.
+
+    ``probabilities`` has those of all classes, (images, classes); ``classes`` their names.
+
+    >>> import torch
+    >>> from cigl.runtime import Predictions
+    >>> found = Predictions.of(torch.tensor([[0.7, 0.2, 0.1]]), ["cat", "dog", "deer"])
+    >>> found.labels, [name for name, probability in found.top(2)[0]]
+    (['cat'], ['cat', 'dog'])
+    """
 
     labels: list[str]
     confidences: Tensor
@@ -34,7 +43,7 @@ class Predictions:
         number = probabilities.shape[1]
         names = tuple(map(str, range(number))) if classes is None else tuple(classes)
         if len(names) != number:
-            raise CiglError(f"the model tells {number} classes apart, but there are {len(names)} names for them.")
+            raise CiglError(f"the model has {number} classes, but there are {len(names)} names for them.")
         confidences, best = probabilities.max(1)
         return cls([names[k] for k in best.tolist()], confidences, probabilities, names)
 
@@ -57,10 +66,18 @@ def predict(
 ) -> Predictions:
     """Labels and probabilities of images, which are preprocessed as they were for the evaluation of the model.
 
-    An image is a path, a PIL image, a uint8 array (height, width, channels) or a uint8 tensor (channels, height,
-    width), of any size; several are a list or one array or tensor. ``model`` returns logits, and these are calibrated
-    if it divides them by a temperature, as what ``cigl.load`` returns does.
+    Args:
+        model: In eval mode; returns logits. These are calibrated if it divides them by a temperature, as what
+            ``cigl.load`` returns does.
+        images: A path, a PIL image, a uint8 array (height, width, channels) or a uint8 tensor (channels, height,
+            width), of any size; several are a list or one array or tensor.
+        classes: Their names, in the order of their numbers.
+        preprocessing: How an image becomes an input.
 
+    >>> import numpy as np
+    >>> from torch import nn
+    >>> from cigl import Preprocessing
+    >>> from cigl.runtime import predict
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 2)).eval()
     >>> photo = np.zeros((100, 60, 3), dtype=np.uint8)
     >>> found = predict(model, [photo, photo], classes=["cat", "dog"], preprocessing=Preprocessing(8, [0] * 3, [1] * 3))
@@ -70,7 +87,7 @@ def predict(
     known, prepared = checked_entries(classes, preprocessing)
     if prepared is None:
         raise CiglError(
-            "the model does not say what an image becomes before it sees it: pass preprocessing=cigl.Preprocessing("
+            "the model does not record how its images are preprocessed: pass preprocessing=cigl.Preprocessing("
             "size, mean, std), or save it with the model, cigl.save(model, path, classes=..., preprocessing=...)."
         )
     single = separate(images)

@@ -25,6 +25,7 @@ from cigl.runtime.format.encode import Unsupported, encode_graph
 from cigl.runtime.format.entries import entries, read_entries
 from cigl.runtime.format.graph import LOGITS, Graph
 from cigl.runtime.format.tensors import count_nonzero, named_tensors, pack, same_bits, unpack
+from cigl.sparsify.sharded_state import has_shards
 
 _ENGINES = ("sparse", "dense")
 
@@ -44,13 +45,27 @@ def save(
 ) -> None:
     """Write the model to one file: of sparse tensors only the non-zeros. The model stays as it is.
 
-    It may be in training: what is written is M*W. ``half`` stores weights in fp16. ``temperature`` (or a
-    ``TemperatureScaled`` model's own) and ``report`` (of ``cigl.evaluate``) go with it, and ``about``, plain data of
-    yours; so do ``classes``, their names, and ``preprocessing``, for ``fast.predict`` and `cigl predict`.
-    ``example_inputs``, as for ``sparse_inference``, let torch.export read models that torch.fx can't trace.
-    ``plan`` is what ``fast.plan()`` returned, to be followed by ``cigl.load``. Where an operation is outside of
-    what a file can hold, a warning says which, and the file has the weights alone.
+    The model may be in training: what is written is M*W. Where an operation is outside of what a file can hold, a
+    warning says which, and the file has the weights alone.
 
+    Args:
+        model: The model.
+        path: Of the file, usually with the suffix ``.cigl``.
+        half: Store weights in fp16.
+        temperature: What ``cigl.load`` divides the logits by: a number, or what ``fit_temperature`` returned. A
+            ``TemperatureScaled`` model has its own.
+        report: Of ``cigl.evaluate``, to be read with ``cigl.runtime.describe``.
+        plan: What ``fast.plan()`` returned, to be followed by ``cigl.load``.
+        about: Plain data of yours.
+        example_inputs: A tuple of inputs or a dict of keyword inputs, for models that torch.fx can't trace; see
+            ``sparse_inference``.
+        classes: The names of the classes, in the order of their numbers.
+        preprocessing: How an image becomes an input, for ``fast.predict`` and `cigl predict`.
+
+    >>> import os
+    >>> import torch
+    >>> from torch import nn
+    >>> from cigl import load, save
     >>> import tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "model.cigl")
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
@@ -104,11 +119,26 @@ def load(
 ) -> nn.Module:
     """The saved model on the CPU, in eval mode and without gradients; safe on a file from anyone.
 
-    It runs on sparse kernels, or in plain torch with ``engine="dense"``. If the file has a temperature, the outputs are
-    the logits divided by it (``calibrated=False``: the logits). If it says how images are preprocessed,
-    ``fast.predict(images)`` returns labels and probabilities. A file that has the weights alone needs ``into``: a
-    model of the same architecture, which is filled, or a function that makes one; ``example_inputs``, as for
-    ``sparse_inference``, help the engine to read it.
+    If the file says how images are preprocessed, ``fast.predict(images)`` returns labels and probabilities.
+
+    Args:
+        path: Of a file that ``cigl.save`` or `cigl export` wrote.
+        engine: "sparse" for sparse kernels, "dense" for plain torch.
+        into: For a file that has the weights alone: a model of the same architecture, which is filled, or a function
+            that makes one.
+        calibrated: Divide the logits by the file's temperature, if it has one.
+        example_inputs: With ``into``, as for ``sparse_inference``.
+
+    >>> import os
+    >>> import torch
+    >>> from torch import nn
+    >>> from cigl import load, save
+    >>> import tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.cigl")
+    >>> save(nn.Linear(4, 3), path, temperature=2.0)
+    >>> fast = load(path)
+    >>> fast(torch.randn(5, 4)).softmax(-1).shape
+    torch.Size([5, 3])
     """
     if engine not in _ENGINES:
         raise unknown("engine", engine, _ENGINES)
@@ -156,7 +186,22 @@ def load(
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What the file says of its model: sizes, architecture, temperature, report, plan, about, classes and so on."""
+    """What a file says of its model: sizes, architecture, temperature, report, plan, about, classes, preprocessing.
+
+    Args:
+        path: Of a file that ``cigl.save`` or `cigl export` wrote.
+
+    >>> import os
+    >>> from torch import nn
+    >>> from cigl import save
+    >>> from cigl.runtime import describe
+    >>> import tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.cigl")
+    >>> save(nn.Linear(4, 3, bias=False), path, classes=["cat", "dog", "deer"])
+    >>> found = describe(path)
+    >>> found["parameters"], found["nonzeros"], found["classes"]
+    (12, 12, ['cat', 'dog', 'deer'])
+    """
     stored, description = container.read(path)
     found = {
         name: description.get(name) for name in ("architecture", "outside", "temperature", "report", "plan", "about")
@@ -210,6 +255,8 @@ def unwrapped_temperature(model: nn.Module, given: Any) -> float | None:
 
 def plain_copy(model: nn.Module) -> nn.Module:
     """In a copy weights are M*W also in the middle of training, and eval mode is nobody else's concern."""
+    if has_shards(model):
+        raise CiglError("the model is sharded: take a whole one, sparse.finalize(whole=True).")
     try:
         return copy.deepcopy(model).eval()
     except Exception as error:

@@ -17,8 +17,11 @@ from torch import Tensor
 from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.network import Network, Unit
 from cigl.runtime.program.emitting import fits
+from cigl.runtime.program.executable import vectors
 from cigl.runtime.program.program import Program
 from cigl.runtime.program.steps import Shape, per_image
+
+NARROW = 8  # pixels: rows of at most so many are run with images side by side, apart from wider ones
 
 
 @dataclass
@@ -194,10 +197,12 @@ class Schedule:
             if not is_program:
                 self._calls += [TorchCall(unit) for unit in units.values()]
                 continue
-            inside = Counter(value for unit in units.values() for value in unit.inputs)
-            others = {value for unit in units.values() for value in unit.outputs if reads[value] > inside[value]}
-            parts = by_images(units, facts.shapes, facts.constants)
-            self._calls += [ProgramCall(part, facts, others, threads) for part in parts]
+            for same_images in by_images(units, facts.shapes, facts.constants):
+                for part in by_width(same_images, facts):
+                    inside = Counter(value for unit in part.values() for value in unit.inputs)
+                    written = {value for unit in part.values() for value in unit.outputs}
+                    others = {value for value in written if reads[value] > inside[value]}
+                    self._calls.append(ProgramCall(part, facts, others, threads))
         last = {value: n for n, call in enumerate(self._calls) for value in (*call.inputs, *call.outputs)}
         self._done: list[list[int]] = [[] for _ in self._calls]  # values that nobody reads after each call
         for value in last.keys() - facts.constants.keys() - set(network.results()):
@@ -264,3 +269,25 @@ def by_images(
         assert shape is not None
         parts[per_image(shape)[0]][number] = unit
     return parts.values()
+
+
+def by_width(units: dict[int, Unit], facts: Survey) -> list[dict[int, Unit]]:
+    """The last units apart from the rest, where their rows are narrower than a vector of pixels, so that a program of
+    their own, which has images side by side, wastes nothing. It costs the conversion of what lies between."""
+
+    def shapes(numbers: Iterable[int]) -> list[tuple[int, ...]]:
+        values = {value for number in numbers for value in (*units[number].inputs, *units[number].outputs)}
+        return [shape for value in values - facts.constants.keys() if (shape := facts.shapes[value])]
+
+    order = list(units)
+    wide = [place for place, number in enumerate(order) if any(len(s) == 4 and s[3] > NARROW for s in shapes([number]))]
+    tail = order[wide[-1] + 1 :] if wide else []
+    layers = [units[number] for number in tail if isinstance(units[number].operation, op.Layer)]
+    if sum(len(facts.shapes[layer.outputs[0]] or ()) == 4 for layer in layers) < 2:
+        return [units]
+    whole, last = ([per_image(shape) for shape in shapes(numbers)] for numbers in (order, tail))
+    images = whole[0][0]
+    pixels = [vectors(images, [shape for _, shape in part])[1].lanes == 1 for part in (whole, last)]
+    if pixels != [True, False]:
+        return [units]
+    return [{n: unit for n, unit in units.items() if (n in tail) == late} for late in (False, True)]

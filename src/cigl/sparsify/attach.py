@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cigl.callable_module import make_callable
-from cigl.errors import CiglError, CiglWarning, unknown
+from cigl.errors import CiglError, CiglWarning, count, unknown
 from cigl.sparsify.binding import is_attached, unwrap
 from cigl.sparsify.checks import check_agreed
 from cigl.sparsify.distribution import allocate
@@ -29,7 +29,7 @@ from cigl.sparsify.rounds import count_weights
 from cigl.sparsify.schedule import Decay, Rise, Timetable
 from cigl.sparsify.select import LayerChoice, select, warn_of_dense_majority
 from cigl.sparsify.selection import Request, largest_of
-from cigl.sparsify.shards import local, local_gradient
+from cigl.sparsify.shards import check_all_sharded, local, local_gradient
 from cigl.sparsify.sparsifier import Sparsifier
 
 
@@ -61,8 +61,8 @@ def attach(
         optimizer: The optimizer that holds the model's parameters, or a wrapper around it.
         method: A name from ``cigl.methods()``, or one's own: an object, or ``"package.module:name"``.
         sparsity: The share of zeros among the selected weights, from 0 to below 1.
-        epochs, steps_per_epoch: The length of training, in optimizer steps (not batches); ``epochs`` may be a fraction
-            that makes a whole number of steps.
+        epochs: The length of training; may be a fraction that makes a whole number of steps.
+        steps_per_epoch: In optimizer steps, not batches.
         distribution: How the layers share the weights: "erk", "er" or "uniform".
         update_every: Steps between topology rounds. None, here and below: the method's own.
         drop_fraction: The share of active weights that the first round drops, or a ``Decay``.
@@ -111,6 +111,7 @@ def attach(
     if is_attached(model):
         raise CiglError("this model is attached already: call detach() on its sparsifier first.")
     selected = select(model, layers)
+    check_all_sharded({s.name: s.parameter for s in selected})
     if sparsity:
         warn_of_dense_majority(model, selected, layers or {})
     check_held(followed, [(s.name, s.parameter) for s in selected])
@@ -226,7 +227,7 @@ def _check_times(method: Method, table: Timetable) -> None:
     few = len(snapshots) < 5 and method.average_of == "Z*W" and not method.keep_snapshots
     if few and method.has_random_mask:
         message = (
-            f"only {len(snapshots)} snapshots will be averaged, so much of Z's noise stays in the result: "
+            f"only {count(len(snapshots), 'snapshot')} will be averaged, so much of Z's noise stays in the result: "
             "cigl.method('cigl', average_of='p*W') averages its expectation instead."
         )
         warnings.warn(message, CiglWarning, stacklevel=3)

@@ -21,9 +21,20 @@ def running_norms(model: nn.Module) -> list[_BatchNorm]:
 
 @torch.no_grad()
 def reestimate_batch_norm(model: nn.Module, loader: Iterable[Any], forward: Forward | None = None) -> None:
-    """Replace the running statistics by the mean of the batch statistics over ``loader`` (training data).
+    """Replace the running statistics by the mean of the batch statistics over ``loader``.
 
     Only the batch-norm modules are put into training mode, so dropout and the like stay off.
+
+    Args:
+        model: The model; it is changed in place. Without batch norm nothing happens.
+        loader: Batches of training data.
+        forward: ``forward(model, batch)`` runs one batch, where the usual forms of a batch don't fit.
+
+    >>> import torch, cigl
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    >>> cigl.reestimate_batch_norm(model, [(torch.randn(32, 4), torch.zeros(32))] * 10)
+    >>> int(model[1].num_batches_tracked)
+    10
     """
     norms = running_norms(model)
     if not norms:

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from cigl.errors import CiglError, CiglWarning
 from cigl.sparsify.fingerprints import fingerprint, fingerprints
 from cigl.sparsify.layer import Layer
-from cigl.sparsify.shards import check_same, sums
+from cigl.sparsify.shards import check_same, is_sharded, sums
 from cigl.sparsify.unselected import Unselected
 
 Fingerprints = Mapping[str, tuple[int, Mapping[str, int]]]  # of each layer's weights and optimizer state
@@ -118,8 +118,9 @@ def check_agreed(layers: Sequence[Layer], settings: Mapping[str, Any]) -> None:
     described = [(layer.name, tuple(layer.shape), layer.target) for layer in layers]
     numbers = [zlib.crc32(repr(value).encode()) for value in (described, sorted(settings.items(), key=str))]
     what = ["made different layers sparse", "been given different options or seeds"]
-    for part in {id(layer.part.group): layer.part for layer in layers if layer.part.group is not None}.values():
-        check_same(part, numbers, what)
+    sharded = [layer.parameter for layer in layers if is_sharded(layer.parameter)]
+    for parameter in {p.device_mesh: p for p in sharded}.values():  # type: ignore[attr-defined]
+        check_same(parameter, numbers, what)
 
 
 def check_same_masks(layers: Sequence[Layer], ddp: DistributedDataParallel) -> None:

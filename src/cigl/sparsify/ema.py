@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 
 
 class Ema:
-    """One average; the sparsifier updates it after each step and saves it with its own state."""
+    """An exponential moving average of the weights; ``sparse.ema(decay)`` makes it.
+
+    The sparsifier updates it after each step and saves it with its own state. ``count`` is the number of steps that
+    were averaged.
+    """
 
     def __init__(self, sparse: Sparsifier, decay: float, use_buffers: bool):
         self.decay, self.use_buffers = decay, use_buffers

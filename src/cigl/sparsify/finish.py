@@ -22,7 +22,8 @@ from cigl.sparsify.random_numbers import key
 from cigl.sparsify.selection import Request, largest_of
 from cigl.sparsify.sharded_copies import copy_sharded
 from cigl.sparsify.sharded_state import has_shards
-from cigl.sparsify.shards import part_of, sums
+from cigl.sparsify.shards import average as average_over_processes
+from cigl.sparsify.shards import is_sharded, part_of, reshard, sums
 from cigl.sparsify.zeros import count_outside
 
 if TYPE_CHECKING:
@@ -49,8 +50,7 @@ def finalize(
         final = {layer.name: layer.true_weight() * (1 - rates.get(layer.name, 0.0)) for layer in sparse.layers}
         values = _with_announced_zeros(sparse, final)
     model = _plain_copy(sparse, values, whole)
-    if loader is not None:
-        reestimate_batch_norm(model, loader, forward)
+    _reestimate(sparse, model, loader, forward)
     return model
 
 
@@ -69,8 +69,7 @@ def finalize_ema(
         )
     _check_length(sparse)
     model = _plain_copy(sparse, _with_announced_zeros(sparse, average), whole)
-    if loader is not None:
-        reestimate_batch_norm(model, loader, forward)
+    _reestimate(sparse, model, loader, forward)
     return model
 
 
@@ -134,9 +133,20 @@ def sample_posterior(
             noise = torch.randn(value.shape, generator=generator, dtype=value.dtype).to(value.device)
             values[name] = value + variance[name].clamp_min(0).sqrt() * noise
         models.append(_plain_copy(sparse, _with_announced_zeros(sparse, values)))
-        if loader is not None:
-            reestimate_batch_norm(models[-1], loader, forward)
+        _reestimate(sparse, models[-1], loader, forward)
     return models
+
+
+def _reestimate(sparse: Sparsifier, model: nn.Module, loader: Iterable[Any] | None, forward: Forward | None) -> None:
+    """Batch-norm statistics of the model to be returned; of a sharded one the mean of what the processes have seen."""
+    if loader is None:
+        return
+    reestimate_batch_norm(model, loader, forward)
+    sharded = next((p for p in sparse.model.parameters() if is_sharded(p)), None)
+    if sharded is not None and running_norms(model):
+        statistics = [(norm.running_mean, norm.running_var) for norm in running_norms(model)]
+        average_over_processes(sharded, [each for pair in statistics for each in pair if each is not None])
+        reshard(model)  # its forward has gathered the weights
 
 
 def _count(n: Any) -> int:

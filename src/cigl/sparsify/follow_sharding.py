@@ -14,7 +14,7 @@ from cigl.sparsify.averaging import Mean, Snapshots
 from cigl.sparsify.checks import check_agreed
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.sharded_state import has_shards
-from cigl.sparsify.shards import is_sharded, like, refusal, reshard, rows_of
+from cigl.sparsify.shards import check_all_sharded, is_sharded, like, refusal, reshard, rows_of
 
 if TYPE_CHECKING:
     from cigl.sparsify.sparsifier import Sparsifier
@@ -72,6 +72,7 @@ def _check(sparse: Sparsifier, parameters: Mapping[str, nn.Parameter]) -> None:
             raise CiglError(f"{layer.name} has another shape since the model was sharded: detach, and attach anew.")
         if reason := refusal(parameter, [owner.module for owner in layer.selected.owners]):
             raise CiglError(f"{layer.name} {reason}.")
+    check_all_sharded({layer.name: parameters[layer.name] for layer in sparse.layers})
     sparse._states.check_sharded(parameters.values())
     if sparse.kernels == "sparse":
         raise CiglError("sparse kernels can't run on sharded parameters: use kernels='auto' or 'masked'.")

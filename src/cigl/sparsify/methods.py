@@ -34,7 +34,37 @@ UNMASKED = 3  # active inputs per unit; a layer with no more has no Z where its 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A static random mask: what the others start from."""
+    """A static random mask: what the other methods start from.
+
+    A method is a frozen dataclass. ``cigl.method(name, **fields)`` changes fields; a subclass with its own score is a
+    method of your own.
+
+    Args:
+        name: What it is called in tables and files.
+        about: A line for ``cigl.methods()``.
+        update_every: Steps between topology updates.
+        drop_fraction: The share of active weights that an update drops, as a ``Decay`` (``cigl.cosine(0.3)``).
+        update_until: The share of training after which the topology stays.
+        random_mask: The share of active weights that Z switches off in each step, or ``cigl.rise(...)``.
+        fan_in_factor: The share is scaled down in each layer by its active inputs per unit and the number of layers
+            (see ``mask_rate``).
+        average_from: The share of training after which snapshots are averaged.
+        average_of: "Z*W", or its expectation "p*W", which has less noise where snapshots are few.
+        snapshots_per_epoch: How many are averaged of each epoch; None: one, at its end.
+        second_moment: Keep the variance of the snapshots, too, for ``sparse.sample_posterior``.
+        keep_snapshots: Keep each snapshot instead of their mean, for ``sparse.members``.
+        resparsify: Cut the average back to the layer's number of weights, so that M may change meanwhile.
+        final_weights: What ``finalize`` returns where nothing is averaged: "W" or "p*W".
+        start_variance: Adam's second moment of a grown weight: "zero", or the "mean" of its layer.
+        predicts_with: One model ("weights"), or the average over ``sparse.members()`` ("members").
+        starts_dense: Whether training starts with all weights active.
+        memory: Names of float32 tensors that are kept per weight, and saved with the masks.
+
+    >>> import cigl
+    >>> method = cigl.method("cigl", average_of="p*W")
+    >>> method.random_mask, method.drop_fraction
+    (0.1, Decay(kind='cosine', start=0.3))
+    """
 
     name: str = "static"
     about: str = "a random mask that never changes"
@@ -329,8 +359,9 @@ _CATALOGUE: dict[str, Method] = {
 
 
 def methods() -> dict[str, str]:
-    """The names that ``cigl.attach`` takes, each with a line.
+    """The names that ``cigl.attach`` takes, each with a line about it.
 
+    >>> from cigl import methods
     >>> methods()["rigl"]
     'drops small weights, grows where gradients are large'
     """
@@ -338,8 +369,13 @@ def methods() -> dict[str, str]:
 
 
 def method(name: str, **changes: Any) -> Method:
-    """A method of the catalogue, or one's own as ``package.module:name``, with some of its fields changed.
+    """A method of the catalogue, or one of your own, with some of its fields changed.
 
+    Args:
+        name: A name from ``cigl.methods()``, or ``"package.module:name"``.
+        changes: Fields of the method; one that the method has no use for is refused.
+
+    >>> from cigl import method
     >>> method("cigl", average_of="p*W", random_mask=0.05).random_mask
     0.05
     """

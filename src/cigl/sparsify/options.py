@@ -54,7 +54,7 @@ class Option:
 
 def _words(option: Option) -> str:
     words = {bool: "true or false", int: "a whole number", float: "a number"}
-    return words.get(option.type, " or ".join(option.choices) or "a text")
+    return words.get(option.type, " or ".join(option.choices) or "a string")
 
 
 def options_of(method: Method) -> dict[str, Option]:

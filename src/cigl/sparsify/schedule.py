@@ -27,17 +27,42 @@ class Decay:
 
 
 def cosine(start: float) -> Decay:
-    """f/2 * (1 + cos(pi * t / t_end)): RigL's and the paper's."""
+    """A drop fraction that falls along a cosine: f/2 * (1 + cos(pi * t / t_end)), as in RigL and in the paper.
+
+    Args:
+        start: f, the share of active weights that the first topology update drops.
+
+    >>> from cigl import cosine
+    >>> decay = cosine(0.3)
+    >>> decay(0.0), round(decay(0.5), 3), decay(1.0)  # over the progress of the updates
+    (0.3, 0.15, 0.0)
+    """
     return Decay("cosine", start)
 
 
 def linear(start: float) -> Decay:
-    """f * (1 - t / t_end)."""
+    """A drop fraction that falls on a straight line: f * (1 - t / t_end).
+
+    Args:
+        start: f, the share of active weights that the first topology update drops.
+
+    >>> from cigl import linear
+    >>> linear(0.4)(0.25)
+    0.30000000000000004
+    """
     return Decay("linear", start)
 
 
 def constant(start: float) -> Decay:
-    """f in every round."""
+    """The same drop fraction in every topology update.
+
+    Args:
+        start: The share of active weights that is dropped.
+
+    >>> from cigl import constant
+    >>> constant(0.3)(0.9)
+    0.3
+    """
     return Decay("constant", start)
 
 
@@ -62,10 +87,16 @@ class Rise:
 
 
 def rise(rate: float, *, begin: float = 0.0, until: float = 0.75) -> Rise:
-    """From 0 at ``begin`` of training to ``rate`` at ``until``, on a straight line.
+    """A random mask that grows: from 0 at ``begin`` of training to ``rate`` at ``until``, on a straight line.
 
     Morerio et al. 2017 let dropout rise so ("curriculum dropout"): a network learns first and is regularized later.
 
+    Args:
+        rate: The share of active weights that Z switches off from ``until`` on.
+        begin: The share of training before which nothing is switched off.
+        until: The share of training from which on the rate stays.
+
+    >>> from cigl import rise
     >>> mask = rise(0.2, until=0.5)
     >>> [mask(progress) for progress in (0, 0.25, 0.5, 1)]
     [0.0, 0.1, 0.2, 0.2]

@@ -196,9 +196,11 @@ def _check(candidate: Candidate) -> None:
         )
     if not parameter.is_floating_point() or parameter.dim() < 2:
         raise CiglError(f"{name} ({parameter.dtype}, {parameter.dim()} dimensions) can't be sparse: {way_out}.")
+    if parameter.numel() >= LARGEST:
+        raise CiglError(f"{name} has {parameter.numel():,} elements, and positions have 32 bits: {way_out}.")
     dense = torch.empty_like(held, device="meta", memory_format=torch.preserve_format)
-    if parameter.numel() == 0 or parameter.numel() >= LARGEST or dense.stride() != held.stride():
-        raise CiglError(f"{name} is empty, too large or overlaps itself in memory: {way_out}.")
+    if parameter.numel() == 0 or dense.stride() != held.stride():
+        raise CiglError(f"{name} is empty or overlaps itself in memory: {way_out}.")
     if any(getattr(owner.module, "sparse", False) for owner in candidate.owners):
         raise CiglError(f"{name} gets sparse gradients: build its embedding with sparse=False, or {way_out}.")
 

@@ -8,7 +8,7 @@ random numbers are drawn and ties are broken. So any number of processes comes t
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,9 +153,22 @@ def rows_of(parameter: Any, value: Any) -> Tensor:
     return value[first : first + held.shape[0]]  # type: ignore[no-any-return]
 
 
-def check_same(part: Part, numbers: Sequence[int], what: Sequence[str]) -> None:
-    """Refuse, on every process, where one of the numbers is not the same on all of them."""
-    everybody = gathered(part, numbers)
+def check_all_sharded(parameters: Mapping[str, Any]) -> None:
+    """FSDP averages no gradient of a parameter that it has not sharded, so each process would grow other weights."""
+    plain = [name for name, parameter in parameters.items() if not is_sharded(parameter)]
+    if 0 < len(plain) < len(parameters):
+        raise CiglError(
+            f"{plain[0]} is not sharded, but others are, so its masks would differ between the processes: shard it "
+            f"with fully_shard too, or leave it out with layers={{{plain[0]!r}: False}}."
+        )
+
+
+def check_same(parameter: Any, numbers: Sequence[int], what: Sequence[str]) -> None:
+    """Refuse, on every process of the parameter's mesh, where one of the numbers is not the same on all of them."""
+    everybody = [list(numbers)]
+    for part in reversed(_over_mesh(parameter)):  # the last dimension first, which gives them in the mesh's order
+        flat = [number for row in everybody for number in row]
+        everybody = [row[k : k + len(what)] for row in gathered(part, flat) for k in range(0, len(row), len(what))]
     for place, name in enumerate(what):
         for rank, theirs in enumerate(everybody):
             if theirs[place] != everybody[0][place]:
@@ -163,6 +176,22 @@ def check_same(part: Part, numbers: Sequence[int], what: Sequence[str]) -> None:
                     f"the processes 0 and {rank}, which train one sharded model, have {name}: call cigl.attach with "
                     "the same model and the same arguments everywhere."
                 )
+
+
+def average(parameter: Any, tensors: Sequence[Tensor]) -> None:
+    """Each tensor becomes its mean over all processes of the parameter's mesh."""
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    for part in _over_mesh(parameter):
+        torch.distributed.all_reduce(flat, group=part.group)
+    flat /= parameter.device_mesh.size()
+    for tensor, mean in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(mean.view_as(tensor))
+
+
+def _over_mesh(parameter: Any) -> list[Part]:
+    """The processes along each dimension of its mesh: those that share the tensor, and those that have copies."""
+    mesh, device = parameter.device_mesh, parameter._local_tensor.device
+    return [Part(0, mesh.get_group(dimension), device) for dimension in range(mesh.ndim)]
 
 
 def reshard(model: nn.Module) -> None:

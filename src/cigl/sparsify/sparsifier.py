@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from cigl.errors import CiglError, CiglWarning
+from cigl.errors import CiglError, CiglWarning, count
 from cigl.sparsify import checkpoint, finish
 from cigl.sparsify.batch_norm import Forward, running_norms
 from cigl.sparsify.binding import Binding
@@ -32,7 +32,27 @@ from cigl.sparsify.unselected import Unselected
 
 
 class Sparsifier:
-    """What ``cigl.attach`` returns. The training loop drives it through hooks; this is for looking."""
+    """What ``cigl.attach`` returns. The training loop drives it through hooks; this is for looking, and for results.
+
+    Attributes:
+        step: The number of optimizer steps that were applied.
+        method: The method, as a ``cigl.Method``.
+
+    >>> import torch, cigl
+    >>> model = torch.nn.Linear(20, 5)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> sparse = cigl.attach(model, optimizer, "rigl", sparsity=0.8, epochs=10, steps_per_epoch=20, update_every=10)
+    >>> for _ in range(200):
+    ...     loss = model(torch.randn(8, 20)).square().mean()
+    ...     optimizer.zero_grad()
+    ...     loss.backward()
+    ...     optimizer.step()
+    >>> sparse.step, sparse.density
+    (200, 0.2)
+    >>> final = sparse.finalize()
+    >>> int(final.weight.count_nonzero())
+    20
+    """
 
     def __init__(
         self,
@@ -105,13 +125,22 @@ class Sparsifier:
         return summarize(self, self._calls.places, self._kernels)
 
     def learning_rate(self, before: Callable[[int], float] | None = None) -> Callable[[int], float]:
-        """Sup-tickets' cycle as a function for ``LambdaLR`` stepped once per optimizer step.
+        """Sup-tickets' cycle as a function for ``LambdaLR`` that is stepped once per optimizer step.
 
-        ``before`` is the user's own factor up to the first cycle (1 if not given).
+        Args:
+            before: Your own factor up to the first cycle, as a function of the step (1 if not given).
         """
         if not isinstance(self.table, CycleTimetable):
             raise CiglError(f"method {self.method.name!r} has no learning-rate cycle; 'sup-tickets' has.")
         return self.table.learning_rate(before)
+
+    def __repr__(self) -> str:
+        weights, active = (sum(values) for values in zip(*((x.size, x.target) for x in self.layers), strict=True))
+        return (
+            f"<Sparsifier {self.method.name}: step {self.step:,} of {self.table.steps:,}, "
+            f"{count(active, 'weight')} of {weights:,} in {count(len(self.layers), 'layer')} "
+            f"({100 - 100 * active / weights:.4g} % sparsity)>"
+        )
 
     # Results
 
@@ -129,24 +158,45 @@ class Sparsifier:
     ) -> nn.Module:
         """A plain copy of the model with the method's final weights; the attached model stays as it is.
 
-        ``loader`` (training data) is needed where the model has batch norm and the returned weights are not
-        those it was trained with; given for another method, the statistics are re-estimated all the same.
-        ``forward(model, batch)`` runs one batch where the usual forms of a batch don't fit.
-        ``average=False`` takes the current weights instead of the average. Of a sharded model (FSDP2) a sharded one
-        is returned, or with ``whole=True`` a plain one with all weights on every process.
+        Args:
+            loader: Training data, to re-estimate batch-norm statistics. It is needed where the model has batch norm and
+                the returned weights are not those it was trained with (``needs_loader``); given for another method, the
+                statistics are re-estimated all the same.
+            forward: ``forward(model, batch)`` runs one batch, where the usual forms of a batch don't fit.
+            average: False takes the current weights instead of the average.
+            whole: Of a sharded model (FSDP2), return a plain one with all weights on every process, not a sharded one.
+
+        Returns:
+            A module that knows nothing of cigl and has exactly the announced number of zeros.
         """
         self._check()
         return finish.finalize(self, loader, forward, average, whole)
 
     def members(self, n: int | None = None) -> list[nn.Module]:
-        """Plain models whose predictions are to be averaged: snapshots, or ``n`` draws of Z."""
+        """Plain models whose predictions are to be averaged.
+
+        Args:
+            n: How many. Of a method that keeps snapshots ("cigl-no-wma") the last ``n``, or all; of a method with a
+                random mask ``n`` models, each with a Z of its own.
+
+        Pass them to ``cigl.evaluate(None, loader, members=...)``.
+        """
         self._check()
         return finish.members(self, n, self._random_mask)
 
     def sample_posterior(
         self, n: int = 1, loader: Iterable[Any] | None = None, forward: Forward | None = None, seed: int = 0
     ) -> list[nn.Module]:
-        """``n`` models drawn from the Gaussian with the averaged first and second moment."""
+        """Models drawn from the Gaussian with the averaged first and second moment.
+
+        Args:
+            n: How many.
+            loader: Training data, to re-estimate batch-norm statistics of each model.
+            forward: ``forward(model, batch)`` runs one batch, where the usual forms of a batch don't fit.
+            seed: Of the draw.
+
+        The second moment must have been kept: ``cigl.method("cigl", second_moment=True)``.
+        """
         self._check()
         return finish.sample_posterior(self, n, loader, forward, seed)
 
@@ -154,19 +204,25 @@ class Sparsifier:
         """An exponential moving average of the weights that follows M, updated after each step from now on.
 
         ``sparse.ema(decay).finalize(loader)`` gives the averaged model, at any time. Each decay has one average,
-        which another call returns again; it is saved and resumed with the sparsifier. ``use_buffers`` averages
-        batch-norm statistics and other buffers too, as in ``torch.optim.swa_utils.AveragedModel``.
+        which another call returns again; it is saved and resumed with the sparsifier.
+
+        Args:
+            decay: The share of the old average in the new one, from 0 to below 1.
+            use_buffers: Average batch-norm statistics and other buffers too, as
+                ``torch.optim.swa_utils.AveragedModel`` does.
         """
         if self._binding.is_removed:
             raise CiglError("this sparsifier was detached: there are no more steps to average.")
         return self._averages.get(decay, use_buffers)
 
     def state_dict(self, complete: bool = False) -> dict[str, Any]:
-        """Everything needed to resume, as tensors and plain values; save it with the model and optimizer.
+        """Everything needed to resume, as tensors and plain values; save it with the model and the optimizer.
 
         Where parameters are sharded, it holds DTensors, for torch.distributed.checkpoint, and every process must call.
-        That loads into what is there: ``complete`` adds averages that have not begun, as zeros (a sharded state always
-        has them), so that a checkpoint of a sharded model can be loaded for a plain one.
+
+        Args:
+            complete: Add averages that have not begun, as zeros, so that a checkpoint of a sharded model can be loaded
+                for a plain one. (A sharded state always has them.)
         """
         self._sharding.before_change()
         return checkpoint.save(self, self._calls.places, self._averages, complete)
@@ -174,7 +230,9 @@ class Sparsifier:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state, or refuse it with nothing changed.
 
-        The model's weights must be those of the same moment: the next training forward compares.
+        Args:
+            state: What ``state_dict`` returned. The model's weights must be those of the same moment: the next training
+                forward compares.
         """
         self._sharding.before_change()
         saved = checkpoint.read(self, state, self._averages)

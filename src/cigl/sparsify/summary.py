@@ -92,7 +92,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Summary:
-    """Rows per layer and ``total``; ``str()`` gives a table."""
+    """What ``sparse.summary()`` returns: a row per layer and one for the ``total``. ``str()`` gives a table.
+
+    >>> import torch, cigl
+    >>> model = torch.nn.Linear(100, 10)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> sparse = cigl.attach(model, optimizer, "rigl", sparsity=0.9, epochs=2, steps_per_epoch=200)
+    >>> sparse.summary().total.density
+    0.1
+    """
 
     title: str
     rows: tuple[Row, ...]

@@ -62,6 +62,7 @@ SCALES: dict[str, Scale] = {
                 "dataset": "cifar10",
                 "model": "wrn-10-1-half",
                 "train_size": 5_000,
+                "subset": "first",
                 "epochs": 20,
                 "batch_size": 64,
                 "augment": False,

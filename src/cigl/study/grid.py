@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -66,15 +66,16 @@ class Study:
         listed = {"seeds": list(range(seeds)) if _is_whole(seeds) else seeds, "sparsity": keys.get("sparsity", ())}
         return cls(**{**keys, **{name: _listed(value) for name, value in listed.items()}})
 
-    def only(self, wanted: Mapping[str, str]) -> list[Cell]:
-        """The cells with these values of setting, method, sparsity or seed."""
+    def only(self, wanted: Mapping[str, Sequence[str]]) -> list[Cell]:
+        """The cells with these values of setting, method, sparsity or seed; an axis may have several."""
         found = cells(self)
-        for axis, value in wanted.items():
+        for axis, values in wanted.items():
             if axis not in AXES:
                 raise unknown("axis in --only", axis, AXES)
-            if not any(cell.matches(axis, value) for cell in found):
-                raise unknown(f"{axis} in --only", value, {str(getattr(cell, axis)) for cell in found})
-            found = [cell for cell in found if cell.matches(axis, value)]
+            for value in values:
+                if not any(cell.matches(axis, value) for cell in found):
+                    raise unknown(f"{axis} in --only", value, {str(getattr(cell, axis)) for cell in found})
+            found = [cell for cell in found if any(cell.matches(axis, value) for value in values)]
         return found
 
 
@@ -121,14 +122,14 @@ def _cells(study: Study) -> Iterator[Cell]:
 
 def _check(study: Study) -> None:
     if not isinstance(study.name, str) or not study.name:
-        raise CiglError(f"the study's name is {study.name!r}: give a text.")
+        raise CiglError(f"the study's name is {study.name!r}: give a string.")
     for kind, elsewhere in (("settings", ("sparsity", "seed")), ("methods", ("seed",))):
         value = getattr(study, kind)
         if not isinstance(value, Mapping) or not all(isinstance(keys, Mapping) for keys in value.values()):
             raise CiglError(f"{kind} of study {study.name!r} must be names, each with the keys of a run.")
         for name, keys in value.items():
             if not isinstance(name, str) or not name or not name.isprintable():
-                raise CiglError(f"one of the {kind} is named {name!r}: give a text of one line.")
+                raise CiglError(f"one of the {kind} is named {name!r}: give a string of one line.")
             if kind == "settings" and "/" in name:  # tables and figures have it in their file names
                 raise CiglError(f"one of the settings is named {name!r}: leave out the slash.")
             if lost := [key for key in elsewhere if key in keys]:
@@ -141,9 +142,9 @@ def _check(study: Study) -> None:
     if not _is_whole(study.masks) or study.masks < 0:
         raise CiglError(f"masks is {study.masks!r}: say how many masks to draw, 0 for none.")
     if not isinstance(study.about, str):
-        raise CiglError(f"about is {study.about!r}: give a text.")
+        raise CiglError(f"about is {study.about!r}: give a string.")
     if not isinstance(study.labels, Mapping) or not all(isinstance(label, str) for label in study.labels.values()):
-        raise CiglError("labels must be names of methods, each with a text.")
+        raise CiglError("labels must be names of methods, each with a string.")
     found = cells(study)
     if not found:
         raise CiglError(f"study {study.name!r} is an empty grid: it needs settings, methods, sparsities and seeds.")

@@ -17,6 +17,7 @@ from cigl.study.local import ATTEMPTS
 from cigl.study.meeting import MeetingPoint
 
 MOST = 1000  # runs at a time; a thread waits for each
+TICK = 1.0  # seconds after which such a thread looks whether the study was stopped
 
 
 class RankTasks:
@@ -27,22 +28,23 @@ class RankTasks:
         self._task = ray.remote(max_retries=0)(_rank_task)
         self._threads = ThreadPoolExecutor(MOST)
         self._tasks: list[Any] = []
+        self._meetings: set[MeetingPoint] = set()  # ranks that save themselves still need theirs
         self._stopped = False
 
     def submit(self, order: Order, gpus: int) -> Future[Outcome]:
         return self._threads.submit(self._do, order, gpus)
 
     def stop(self) -> list[Any]:
-        """No run is tried again; those under way."""
+        """No run is tried again; returns those under way. Nothing asks Ray afterwards, which would start it anew."""
         self._stopped = True
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        return list(self._tasks)
+        running = list(self._tasks)
+        self._threads.shutdown(cancel_futures=True)
+        return running
 
     def _do(self, order: Order, gpus: int) -> Outcome:
         reason = ""
         for _ in range(ATTEMPTS):
-            if self._stopped:
-                raise CiglError("the study was stopped before this run was done.")
+            self._check()
             try:
                 return self._try(order, gpus)
             except self._ray.exceptions.RayError as error:
@@ -56,20 +58,34 @@ class RankTasks:
         places = placement_group([{"CPU": 1} | ({"GPU": gpus} if gpus else {})] * self._ranks)
         tasks: list[Any] = []
         try:
-            self._ray.get(places.ready())
+            while not places.wait(TICK):
+                self._check()
             meeting = MeetingPoint(self._ranks, self._ray.util.get_node_ip_address())
+            self._meetings.add(meeting)
             for rank in range(self._ranks):
                 place = PlacementGroupSchedulingStrategy(places, placement_group_bundle_index=rank)
                 options = self._task.options(num_cpus=1, num_gpus=gpus, scheduling_strategy=place)
                 tasks.append(options.remote(order, meeting.variables(rank, on_node=0)))  # which sees its own GPU alone
             self._tasks += tasks
-            outcome: Outcome = self._ray.get(tasks[0])
+            outcome: Outcome = self._result(tasks[0])
             with suppress(self._ray.exceptions.RayError):  # a run that has failed ends them all
-                self._ray.get(tasks[1:])
+                for task in tasks[1:]:
+                    self._result(task)
+            self._meetings.discard(meeting)
             return outcome
         finally:
             self._tasks = [task for task in self._tasks if task not in tasks]
-            remove_placement_group(places)
+            if not self._stopped:  # without their places, ranks could not save themselves
+                remove_placement_group(places)
+
+    def _result(self, task: Any) -> Any:
+        while not self._ray.wait([task], timeout=TICK)[0]:
+            self._check()
+        return self._ray.get(task)
+
+    def _check(self) -> None:
+        if self._stopped:
+            raise CiglError("the study was stopped before this run was done.")
 
 
 def _rank_task(order: Order, variables: dict[str, str]) -> Outcome:

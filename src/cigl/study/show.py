@@ -23,7 +23,7 @@ def grid_progress(name: str, quiet: bool = False) -> Iterator[Show]:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+        columns = (TextColumn("{task.description}"), BarColumn(12), TextColumn("{task.fields[text]}"))
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             grid = bar.add_task(name, total=None, text="")
             tasks: dict[Cell, Any] = {}
@@ -37,7 +37,7 @@ def grid_progress(name: str, quiet: bool = False) -> Iterator[Show]:
                 for cell, share in tally.running.items():
                     if cell not in tasks:
                         tasks[cell] = bar.add_task(f"  {cell}", total=1.0, text="")
-                    bar.update(tasks[cell], completed=share, text=f"{share:.0%}")
+                    bar.update(tasks[cell], completed=share, text=f"{100 * share:.0f} %" if share < 1 else "evaluating")
 
             yield show
 
@@ -51,8 +51,9 @@ def summary(tally: Tally) -> str:
     parts = [f"{tally.done}/{tally.total} done", f"{len(tally.running)} running"]
     if tally.elsewhere:
         parts.append(f"{tally.elsewhere} in other processes")
-    parts.append(f"{len(tally.failed)} failed")
-    if tally.seconds_left is not None:
+    if tally.failed:
+        parts.append(f"{len(tally.failed)} failed")
+    if tally.seconds_left is not None and tally.seconds_left >= 1:
         parts.append(f"{duration(tally.seconds_left)} left")
     return ", ".join(parts)
 

@@ -10,7 +10,9 @@ runs/<digest>/masks.json   accuracy of W and of Z*W, where the study draws masks
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +59,7 @@ class StudyFolder:
         with from_extra("cli", "studies"):
             import yaml
 
+        study = _with_subset(study, "stratified")
         if self.file.is_file():
             self._refuse_other(study, runs)
         try:
@@ -90,7 +93,7 @@ class StudyFolder:
             raise CiglError(f"{self.path} holds no study: `cigl study run NAME --out {self.path}` begins one.")
         keys = read_keys(self.file)
         self._runs = self.path / str(keys.pop("runs", "runs"))
-        return Study.of(keys)
+        return _with_subset(Study.of(keys), "first")
 
     @property
     def runs(self) -> Path:
@@ -126,6 +129,21 @@ class StudyFolder:
             except (KeyError, TypeError, ValueError):
                 found.damaged[folder.path] = f"{folder.path} has a file that is not as a run leaves it."
         return found
+
+
+def _with_subset(study: Study, subset: str) -> Study:
+    """With the key ``subset`` wherever ``train_size`` is without it: version 0.1.0 took the first examples."""
+
+    def explicit(group: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+        return {
+            name: {**keys, "subset": subset} if keys.get("train_size") is not None and "subset" not in keys else keys
+            for name, keys in group.items()
+        }
+
+    settings = explicit(study.settings)
+    inherited = any("subset" in keys for keys in settings.values())
+    methods = study.methods if inherited else explicit(study.methods)
+    return dataclasses.replace(study, settings=settings, methods=methods)
 
 
 def _without_texts(study: Study) -> dict[str, Any]:

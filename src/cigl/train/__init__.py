@@ -6,8 +6,11 @@ from cigl.lazy import lazy_attributes
 from cigl.train.config import PRESETS, Config, resolve
 
 if TYPE_CHECKING:
-    from cigl.train.run import evaluate_run, resume, train
+    from cigl.train.evaluate import evaluate_run
+    from cigl.train.run import resume, train
 
 __all__ = ["PRESETS", "Config", "evaluate_run", "resolve", "resume", "train"]
 
-__getattr__, __dir__ = lazy_attributes(__name__, {"cigl.train.run": "evaluate_run resume train"})
+__getattr__, __dir__ = lazy_attributes(
+    __name__, {"cigl.train.evaluate": "evaluate_run", "cigl.train.run": "resume train"}
+)

@@ -28,53 +28,77 @@ def option(default: Any, about: str) -> Any:
 
 @dataclass(frozen=True)
 class Config:
-    """A run, completely: the same configuration gives the same weights (one thread, CPU)."""
+    """A run, completely: the same configuration gives the same weights (CPU, same number of threads).
+
+    Each field is a flag of `cigl train` and a key of its YAML files; `cigl train --help` explains them.
+
+    >>> from cigl.train import Config
+    >>> Config(sparsity=0.9, seed=1).method
+    'cigl'
+    """
 
     dataset: str = option("mnist1d", "a name from `cigl data list`, folder:PATH or package.module:function")
     model: str = option("mlp", "a name from `cigl models`, or package.module:factory")
     method: str = option("cigl", "a name from `cigl methods`, or package.module:Name")
     sparsity: float = option(0.8, "share of zeros, from 0 to below 1")
-    epochs: int = option(60, "how long to train")
-    seed: int = option(0, "of weights, masks, batches and augmentation")
+    epochs: int = option(60, "number of epochs")
+    seed: int = option(0, "random seed of weights, masks, batches and augmentation")
     batch_size: int = option(64, "examples per step")
     train_size: int | None = option(None, "use this many training examples only")
-    validation: float = option(0.0, "share of the training data held out (for --temperature holdout: 0.1)")
-    redraw: bool = option(False, "hold out another part for each seed, instead of the same one")
-    augment: bool = option(True, "pad, crop and flip images where the dataset is usually augmented")
-    optimizer: Literal["sgd", "adam", "adamw"] = option("sgd", "sgd, adam or adamw")
-    lr: float = option(0.1, "learning rate at its highest")
-    momentum: float = option(0.9, "of SGD")
-    nesterov: bool = option(True, "of SGD")
-    weight_decay: float = option(1e-4, "of all parameters, as torch means it")
-    schedule: Literal["piecewise", "cosine", "constant"] = option("piecewise", "piecewise, cosine or constant")
-    milestones: tuple[float, ...] = option((1 / 3, 2 / 3), "shares of training after which piecewise decays")
+    subset: Literal["stratified", "first"] = option(
+        "stratified", "which ones --train-size takes: stratified (at random by seed, classes in their shares) or first"
+    )
+    image_size: int | None = option(None, "pixels a side, for folders of images (default: theirs, at most 224)")
+    validation: float = option(0.0, "share of the training data to hold out; 0.1 with --temperature holdout")
+    redraw: bool = option(False, "hold out another part of the data for each seed, not always the same")
+    augment: bool = option(True, "augment images (pad, crop, flip) if that is usual for the dataset")
+    optimizer: Literal["sgd", "adam", "adamw"] = option("sgd", "optimizer: sgd, adam or adamw")
+    lr: float = option(0.1, "peak learning rate")
+    momentum: float = option(0.9, "momentum of SGD")
+    nesterov: bool = option(True, "Nesterov momentum in SGD")
+    weight_decay: float = option(1e-4, "weight decay of all parameters, as torch.optim defines it")
+    schedule: Literal["piecewise", "cosine", "constant"] = option(
+        "piecewise", "learning-rate schedule: piecewise, cosine or constant"
+    )
+    milestones: tuple[float, ...] = option(
+        (1 / 3, 2 / 3), "shares of training after which the piecewise schedule decays"
+    )
     gamma: float = option(0.5, "factor of each piecewise decay")
-    lr_end: float = option(0.0, "cosine ends at this share of lr")
+    lr_end: float = option(0.0, "the cosine schedule ends at this share of --lr")
     warmup_epochs: float = option(0.0, "epochs of linear warm-up")
-    label_smoothing: float = option(0.0, "share of the uniform label")
-    mixup: float = option(0.0, "alpha of mixup's Beta distribution; 0 for none")
-    clip: float | None = option(None, "largest gradient norm")
-    bf16: bool = option(False, "autocast to bfloat16")
-    distribution: Literal["erk", "er", "uniform"] = option("erk", "how layers share the weights")
-    update_every: int | None = option(None, "steps between topology rounds")
-    drop_fraction: float | None = option(None, "share of active weights that the first round drops")
-    update_until: float | None = option(None, "share of training after which the topology stays")
-    random_mask: float | None = option(None, "share of active weights switched off per step")
-    average_from: float | None = option(None, "share of training after which snapshots are averaged")
+    label_smoothing: float = option(0.0, "label smoothing: weight of the uniform distribution in the target")
+    mixup: float = option(0.0, "alpha of mixup's Beta distribution; 0 switches mixup off")
+    clip: float | None = option(None, "clip the gradient to this norm")
+    bf16: bool = option(False, "train in bfloat16 (autocast)")
+    distribution: Literal["erk", "er", "uniform"] = option(
+        "erk", "how the weights are distributed over layers: erk, er or uniform"
+    )
+    update_every: int | None = option(None, "steps between topology updates")
+    drop_fraction: float | None = option(None, "share of active weights that the first topology update drops")
+    update_until: float | None = option(None, "share of training after which the topology is fixed")
+    random_mask: float | None = option(None, "share of active weights that the random mask Z switches off in each step")
+    average_from: float | None = option(None, "share of training after which weights are averaged")
     average_of: Literal["Z*W", "p*W"] | None = option(None, "what is averaged: Z*W (the paper) or p*W")
-    final_weights: Literal["W", "p*W"] | None = option(None, "what weight dropout predicts with")
-    options: Options = option((), "any other field of the method, repeated as needed: cycle_drop=0.3")
-    reestimate: bool = option(False, "re-estimate batch-norm statistics also where weights are as trained")
-    temperature: Temperature = option("none", "none, holdout or pilot")
-    workers: int = option(2, "processes that read image folders (others are in memory)")
-    device: str = option("cpu", "cpu, cuda, cuda:1, ...")
+    final_weights: Literal["W", "p*W"] | None = option(
+        None, "the weights that methods with weight dropout predict with: W or p*W"
+    )
+    options: Options = option((), "any other field of the method, such as cycle_drop=0.3; may be repeated")
+    reestimate: bool = option(False, "re-estimate batch-norm statistics even if no weights are averaged")
+    temperature: Temperature = option(
+        "none", "temperature scaling: none, holdout (fitted on held-out data) or pilot (with an extra run)"
+    )
+    workers: int = option(2, "processes that read images from folders")
+    device: str = option("cpu", "where to train: cpu, cuda, cuda:1, ...")
     kernels: Literal["auto", "sparse", "masked"] = option(
-        "auto", "sparse (over the active weights alone, CPU), masked (dense layers with zeros), or the faster: auto"
+        "auto",
+        "kernels to train on: sparse (active weights only, CPU), masked (dense layers with zeros), auto (the faster)",
     )
 
     def __post_init__(self) -> None:
         for each in fields(self):
             object.__setattr__(self, each.name, _typed(each.name, getattr(self, each.name)))
+        if self.train_size is None:
+            object.__setattr__(self, "subset", "stratified")  # of all there is nothing to choose
         _check(self)
 
     @property
@@ -90,10 +114,16 @@ class Config:
         keys = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
         keys["options"] = dict(self.options)
         # as it was before there were such keys: digests name the folders of runs
-        for name, usual in (("options", {}), ("kernels", "auto"), ("redraw", False)):
-            if keys[name] == usual:
+        old = {"options": {}, "kernels": "auto", "redraw": False, "image_size": None, "subset": "first"}
+        for name, usual in old.items():
+            if keys[name] == usual or (name == "subset" and self.train_size is None):
                 del keys[name]
         return keys
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Config:
+        """From what ``plain`` gave, now or in version 0.1.0, which knew no other subset than the first examples."""
+        return cls(**{"subset": "first"} | _known(plain))
 
     def digest(self, *, without: tuple[str, ...] = ()) -> str:
         """A name for this configuration: the same keys and values, the same digest."""
@@ -162,11 +192,11 @@ def _typed_options(value: Any) -> Options:
                 options[name] = each = float(each)
         plain = isinstance(each, (bool, int, str)) or (isinstance(each, float) and math.isfinite(each))
         if not isinstance(name, str) or not plain:
-            raise CiglError(f"option {name} is {each!r}: give a number, a text, or true or false.")
+            raise CiglError(f"option {name} is {each!r}: give a number, a string, true or false.")
     return tuple(sorted(options.items()))
 
 
-_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+_WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
 
 
 def _is_number(value: Any) -> bool:
@@ -179,6 +209,8 @@ def _check(config: Config) -> None:
         raise CiglError(f"seed is {config.seed}: give a whole number from 0 to below 2**32.")
     if config.epochs > 10**6:
         raise CiglError(f"epochs is {config.epochs}: give at most a million.")
+    if config.image_size is not None and not 8 <= config.image_size <= 4096:
+        raise CiglError(f"image_size is {config.image_size}: give a number of pixels from 8 to 4096.")
     if config.clip is not None and config.clip <= 0:
         raise CiglError(f"clip is {config.clip}: give a gradient norm above 0, or leave it out.")
     positive = {"epochs": config.epochs, "batch_size": config.batch_size, "lr": config.lr, "gamma": config.gamma}
@@ -190,8 +222,9 @@ def _check(config: Config) -> None:
     for name, value in shares.items():
         if not 0 <= value < 1:
             raise CiglError(f"{name} is {value}: give a share from 0 to below 1.")
-    if min(config.mixup, config.warmup_epochs, config.weight_decay, config.workers) < 0:
-        raise CiglError("mixup, warmup_epochs, weight_decay and workers can't be negative.")
+    for name in ("mixup", "warmup_epochs", "weight_decay", "workers"):
+        if (value := getattr(config, name)) < 0:
+            raise CiglError(f"{name} is {value}: it can't be negative, give 0 or more.")
     if list(config.milestones) != sorted(config.milestones) or not all(0 < m < 1 for m in config.milestones):
         raise CiglError(f"milestones are {list(config.milestones)}: give rising shares of training between 0 and 1.")
 
@@ -219,19 +252,26 @@ _preset(
 _preset("mnist1d-mlp", "the default: half a minute on a CPU")
 _preset(
     "fashion-mnist-mlp", "10,000 images, an MLP: about 15 seconds on a CPU", dataset="fashion-mnist", model="mlp",
-    train_size=10_000, epochs=40, batch_size=128, lr=0.1, milestones=[0.34, 0.68], gamma=0.5, update_every=50,
+    train_size=10_000, subset="first", epochs=40, batch_size=128, lr=0.1, milestones=[0.34, 0.68], gamma=0.5,
+    update_every=50,
 )  # fmt: skip
 _preset(
     "cifar10-convnet", "a small convolutional network: minutes on a CPU", dataset="cifar10", model="convnet",
-    train_size=10_000, epochs=20, batch_size=128, lr=0.05, update_every=50,
+    train_size=10_000, subset="first", epochs=20, batch_size=128, lr=0.05, update_every=50,
 )  # fmt: skip
 
 
 def resolve(
     flags: Mapping[str, Any] | None = None, file: Path | str | None = None, preset: str | None = None
 ) -> Config:
-    """Flags win over the file, the file over the preset, the preset over the defaults.
+    """A configuration from several sources: flags win over the file, the file over the preset, that over the defaults.
 
+    Args:
+        flags: Keys and values.
+        file: A YAML file with keys.
+        preset: A name of ``cigl.train.PRESETS``.
+
+    >>> from cigl.train import resolve
     >>> resolve({"seed": 3}, preset="fashion-mnist-mlp").batch_size
     128
     """
@@ -241,7 +281,17 @@ def resolve(
     if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
         raise unknown("preset", preset, PRESETS)
     keys = dict(PRESETS[preset][1]) if preset is not None else {}
-    return Config(**_known(keys | given | dict(flags or {})))
+    if _is_complete(given):
+        given = {"subset": "first"} | given
+    given |= dict(flags or {})
+    if "train_size" in given:
+        keys.pop("subset", None)  # the preset's goes with the preset's number
+    return Config(**_known(keys | given))
+
+
+def _is_complete(keys: Mapping[str, Any]) -> bool:
+    """Whether it is from a run's folder: it has every key that ``plain`` has always had, and is read as by ``of``."""
+    return set(keys) >= set(Config(train_size=1, subset="first").plain())
 
 
 def _known(keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -263,7 +313,9 @@ def read_keys(path: Path) -> dict[str, Any]:
         raise CiglError(f"the configuration {path} can't be read: {' '.join(str(error).split())}.") from error
     if twice is not None:
         line = twice.start_mark.line + 1
-        raise CiglError(f"the configuration {path} has the key {twice.value!r} twice, again in line {line}: keep one.")
+        raise CiglError(
+            f"the configuration {path} has the key {twice.value!r} twice, the second time in line {line}: keep one."
+        )
     if content is None:
         return {}
     if not isinstance(content, dict):

@@ -2,7 +2,9 @@
 
 config.yaml              what the run is; reproduces it with `cigl train --config`
 versions.json            what it was started on
-metrics.jsonl            a line per epoch (and tensorboard/, where that is installed)
+data.json                its classes, how many examples, and what becomes of an image before the network sees it
+metrics.jsonl, .csv      a line per epoch; steps.csv: a line per 50 steps
+trackers.json            the trackers of --log, and which of their runs this is
 checkpoints/             the newest two, N.safetensors after N steps; when finished, the last one if it is of use
 model.safetensors        the finished model; class names, preprocessing and temperature in its metadata
 report.json, -*.npz      its calibration on the test data; report-temperature.json with the temperature
@@ -17,7 +19,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,9 @@ from typing import Any
 from cigl.errors import CiglError, CiglWarning
 from cigl.extras import from_extra
 from cigl.files import LEFTOVERS, is_locked, locked, write
-from cigl.train.board import tensorboard
+from cigl.train import csv_files
 from cigl.train.config import Config, resolve
+from cigl.train.log import Trackers, trackers_of
 
 KEEP = 2
 
@@ -42,6 +45,7 @@ class RunFolder:
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoints"
         self.metrics = self.path / "metrics.jsonl"
+        self._metrics_csv, self._steps_csv = self.path / "metrics.csv", self.path / "steps.csv"
 
     @property
     def is_started(self) -> bool:
@@ -77,7 +81,10 @@ class RunFolder:
         with from_extra("cli", "runs"):
             import yaml
 
-        text = yaml.safe_dump(config.plain(), sort_keys=False)
+        keys = config.plain()
+        if config.train_size is not None:
+            keys["subset"] = config.subset  # said where people read it, also where it is the one of version 0.1.0
+        text = yaml.safe_dump(keys, sort_keys=False)
         write(self.path / "config.yaml", text.encode())
 
     def read_config(self) -> Config:
@@ -107,6 +114,14 @@ class RunFolder:
                 file.write(json.dumps(row) + "\n")
         except OSError as error:
             raise CiglError(f"{self.metrics} can't be written: {error.strerror}.") from error
+        csv_files.append(self._metrics_csv, row)
+
+    def add_steps(self, row: dict[str, Any]) -> None:
+        """What a few steps have in common, for steps.csv alone."""
+        csv_files.append(self._steps_csv, row)
+
+    def read_steps(self) -> list[dict[str, str]]:
+        return csv_files.read(self._steps_csv)
 
     def _sync_metrics(self) -> None:
         try:
@@ -128,17 +143,22 @@ class RunFolder:
             rows.append(row)
         return rows
 
-    def tensorboard(self, epoch: int) -> AbstractContextManager[Callable[[dict[str, Any]], None]]:
-        """Writes an epoch's metrics for TensorBoard."""
-        return tensorboard(self.path, epoch)
+    def trackers(self, names: tuple[str, ...] | None, config: Config) -> AbstractContextManager[Trackers]:
+        """Of these names (None: those that the run had before), open until the run stops or is finished."""
+        return trackers_of(self, names, config.plain())
 
-    def cut_metrics(self, epochs: int) -> None:
-        """Back to what a checkpoint knows of: the first ``epochs`` lines."""
-        self.write_metrics(row for row in self.read_metrics() if row["epoch"] <= epochs)
-
-    def write_metrics(self, rows: Iterable[dict[str, Any]]) -> None:
-        """In place of what was there."""
+    def cut_metrics(self, epochs: int, steps: int) -> None:
+        """Back to what a checkpoint knows of: the first ``epochs`` lines, and those of the first ``steps``."""
+        rows = [row for row in self.read_metrics() if row["epoch"] <= epochs]
         write(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
+        csv_files.replace(self._metrics_csv, rows)
+        csv_files.replace(self._steps_csv, [row for row in self.read_steps() if int(row["step"]) <= steps])
+
+    def copy_metrics(self, other: RunFolder) -> None:
+        """Of a run that has trained the same."""
+        for path in (other.metrics, other._metrics_csv, other._steps_csv):
+            if path.is_file():
+                write(self.path / path.name, path.read_bytes())
 
     # Checkpoints
 

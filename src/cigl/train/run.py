@@ -2,41 +2,49 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 import warnings
-import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import cigl
-from cigl import tensors
-from cigl.calibrate import Ensemble, Report, TemperatureScaled, fit_temperature
+from cigl.calibrate import fit_temperature
 from cigl.calibrate.report import report
 from cigl.errors import CiglError, CiglWarning
+from cigl.integrations.trackers import check_trackers
+from cigl.phases import phase
 from cigl.train.config import TEMPERATURES, Config
+from cigl.train.evaluate import has_members, predictor_of
 from cigl.train.finished import MODEL, about_model
 from cigl.train.folder import Busy, RunFolder
+from cigl.train.log import EVERY, Log, Trackers
 from cigl.train.ranks import ONE, Ranks
 from cigl.train.shared_folder import folder_of
 from cigl.train.signals import Requests, listening
-from cigl.train.trainer import Splits, Trainer
+from cigl.train.threads import check_threads, difference, recorded, threads_for, using
+from cigl.train.trainer import Splits, Trainer, opened
 
 Progress = Callable[[Trainer, "dict[str, Any] | None"], None]
-MASKS = 10  # drawn for MC dropout
+DATA = "data.json"
 PILOT_SEED = 0
 
 
-class Saving(NamedTuple):
-    """When checkpoints are written, besides at the end."""
+class Execution(NamedTuple):
+    """How a run is executed, beside what it is: when checkpoints are written, and on how many threads."""
 
     minutes: float
     every_epoch: bool = True
+    threads: int | None = None  # those it was started with; at first as many as its steps are worth
+    log: tuple[str, ...] | None = None  # names of trackers; None for those of before, or of $CIGL_LOG
+    log_every: int = EVERY  # steps
 
 
 def train(
@@ -46,29 +54,48 @@ def train(
     progress: Progress | None = None,
     checkpoint_minutes: float = 10.0,
     ranks: Ranks = ONE,
+    threads: int | None = None,
+    log: tuple[str, ...] | None = None,
+    log_every: int = EVERY,
 ) -> dict[str, Any]:
-    """Train in a new folder and return what ``result.json`` holds.
+    """Train in a new folder and return what ``result.json`` holds: what `cigl train` does.
 
-    ``progress(trainer, row)`` is called after every step (row None) and epoch (its metrics). ``ranks`` are those that
-    train it together: every one of them calls this function, and rank 0 writes.
+    Args:
+        config: The run; ``cigl.train.resolve({"sparsity": 0.9})`` makes one.
+        out: The run's folder. It must not have a run in it.
+        progress: ``progress(trainer, row)`` is called after every step (row None) and epoch (its metrics).
+        checkpoint_minutes: Save at least this often, besides once per epoch.
+        ranks: The processes that train it together: every one of them calls this function, and rank 0 writes.
+        threads: Of the CPU. By default chosen by the work in a step, one for a small network, and at most
+            ``torch.get_num_threads()``.
+        log: Names of trackers (tensorboard, wandb, mlflow; by default those of $CIGL_LOG).
+        log_every: Steps between the numbers that they and ``steps.csv`` get.
+
+    >>> from pathlib import Path
+    >>> from cigl.train import Config, train
+    >>> import tempfile
+    >>> config = Config(train_size=320, epochs=2, update_every=4, average_of="p*W")
+    >>> result = train(config, Path(tempfile.mkdtemp()) / "run")
+    >>> round(result["density"], 3)
+    0.2
     """
+    execution = _execution(checkpoint_minutes, True, threads, log, log_every)
     folder = folder_of(out, ranks)
     with listening() as requests:
         _refuse_started(folder)
-        trainer = _trainer(config, ranks)  # what is wrong shows before there is a folder
+        trainer = opened(config, ranks)  # what is wrong shows before there is a folder
         _check(requests, ranks)
         with folder.locked():
             _refuse_started(folder)
-            _start(folder, trainer)
-            return _continue(folder, trainer, requests, progress, Saving(checkpoint_minutes))
+            return _continue(folder, trainer, requests, progress, execution)
 
 
-def _trainer(config: Config, ranks: Ranks) -> Trainer:
-    splits = Splits.of(config)
-    labels = {"training": splits.train.labels, "test": splits.source.test.labels}
-    checksums = {f"the checksum of the {name} labels": zlib.crc32(each.numpy().data) for name, each in labels.items()}
-    ranks.refuse_different(checksums)
-    return Trainer(config, splits, ranks)
+def _execution(
+    minutes: float, every_epoch: bool, threads: int | None, log: tuple[str, ...] | None, log_every: int
+) -> Execution:
+    check_threads(threads)
+    check_trackers(log or ())
+    return Execution(minutes, every_epoch, threads, log, log_every)
 
 
 def _check(requests: Requests, ranks: Ranks) -> None:
@@ -79,6 +106,7 @@ def _check(requests: Requests, ranks: Ranks) -> None:
 
 def _start(folder: RunFolder, trainer: Trainer) -> None:
     folder.write_json("versions.json", versions(trainer.ranks))
+    folder.write_json(DATA, trainer.splits.about())
     folder.write_config(trainer.config)
 
 
@@ -95,12 +123,26 @@ def resume(
     checkpoint_minutes: float = 10.0,
     kernels: str | None = None,
     ranks: Ranks = ONE,
+    threads: int | None = None,
+    log: tuple[str, ...] | None = None,
+    log_every: int = EVERY,
 ) -> dict[str, Any]:
     """Resume the run in this folder where it was stopped or killed; a finished run is only read.
 
-    With the same ``kernels`` (None: the run's own) and number of ``ranks`` it ends with the same bits as if it had
-    never stopped.
+    With the same kernels, threads and number of ranks, on the same machine and versions, it ends with the same bits as
+    if it had never stopped; otherwise a warning says what differs.
+
+    Args:
+        out: The run's folder.
+        progress: As for ``train``.
+        checkpoint_minutes: As for ``train``.
+        kernels: "auto", "sparse" or "masked" (None: the run's own).
+        ranks: As for ``train``.
+        threads: None: those it was started with.
+        log: As for ``train``; None: where it logged before, in the same runs of those trackers.
+        log_every: As for ``train``.
     """
+    execution = _execution(checkpoint_minutes, True, threads, log, log_every)
     folder = folder_of(out, ranks)
     config = folder.read_config()
     if folder.is_finished:
@@ -108,7 +150,7 @@ def resume(
     if kernels is not None:
         config = config.changed(kernels=kernels)
     with listening() as requests, folder.locked():
-        return _continue(folder, _trainer(config, ranks), requests, progress, Saving(checkpoint_minutes))
+        return _continue(folder, opened(config, ranks), requests, progress, execution)
 
 
 def complete(
@@ -119,26 +161,27 @@ def complete(
     checkpoint_minutes: float = 0.5,
     every_epoch: bool = False,
     ranks: Ranks = ONE,
+    threads: int | None = None,
+    log: tuple[str, ...] | None = None,
+    log_every: int = EVERY,
 ) -> dict[str, Any]:
     """Whatever is left to do of this run: all of it, the rest or nothing. Busy if another process is at it."""
+    execution = _execution(checkpoint_minutes, every_epoch, threads, log, log_every)
     with listening() as requests:
-        return _complete(config, out, requests, progress, Saving(checkpoint_minutes, every_epoch), ranks)
+        return _complete(config, out, requests, progress, execution, ranks)
 
 
 def _complete(
-    config: Config, out: Path | str, requests: Requests, progress: Progress | None, saving: Saving, ranks: Ranks
+    config: Config, out: Path | str, requests: Requests, progress: Progress | None, execution: Execution, ranks: Ranks
 ) -> dict[str, Any]:
     folder = folder_of(out, ranks)
     with folder.locked():
         if folder.is_finished:
             return dict(folder.read_json("result.json"))
-        trainer = _trainer(config, ranks)
-        if not folder.is_started:
-            _take_training(folder, trainer)
-            _start(folder, trainer)
-        elif folder.read_config() != config:
+        trainer = opened(config, ranks)
+        if folder.is_started and folder.read_config() != config:
             raise CiglError(f"{folder.path} holds a run of another configuration: remove it, or choose another place.")
-        return _continue(folder, trainer, requests, progress, saving)
+        return _continue(folder, trainer, requests, progress, execution)
 
 
 def _take_training(folder: RunFolder, trainer: Trainer) -> None:
@@ -152,27 +195,81 @@ def _take_training(folder: RunFolder, trainer: Trainer) -> None:
         beside = RunFolder(folder.path.parent / other.digest())
         if other.held_out != config.held_out or not beside.is_finished:
             continue
-        if beside.read_json("versions.json") != versions() or not beside.has_checkpoint(last):
+        same = {"versions.json": versions(), DATA: trainer.splits.about()}
+        if not beside.has_checkpoint(last) or any(beside.read_json(name) != value for name, value in same.items()):
             continue
-        folder.write_metrics(beside.read_metrics())
+        folder.copy_metrics(beside)
         folder.save_checkpoint(last, beside.checkpoint(last) | {"digest": trainer.digest()})
         return
 
 
 def _continue(
-    folder: RunFolder, trainer: Trainer, requests: Requests, progress: Progress | None, saving: Saving
+    folder: RunFolder, trainer: Trainer, requests: Requests, progress: Progress | None, execution: Execution
 ) -> dict[str, Any]:
+    """All of a run, or the rest of it."""
     _check(requests, trainer.ranks)
+    before = _started_on(folder, trainer.ranks)
+    with using(execution.threads or recorded(before) or threads_for(trainer)):
+        if before:
+            _report_differences(before, trainer.ranks)
+        elif not folder.is_started:
+            _take_training(folder, trainer)
+            _start(folder, trainer)
+        return _run(folder, trainer, requests, progress, execution)
+
+
+def _started_on(folder: RunFolder, ranks: Ranks) -> dict[str, Any]:
+    """What ``versions.json`` says, or nothing where the run has not begun."""
+    found: dict[str, Any] = {}
+    if folder.is_started and ranks.is_main:
+        with suppress(CiglError):  # a run whose file was lost still resumes
+            found = folder.read_json("versions.json")
+    return dict(ranks.from_main(found))
+
+
+def _report_differences(before: dict[str, Any], ranks: Ranks) -> None:
+    if text := difference(before, versions(ranks)):
+        warnings.warn(text, CiglWarning, stacklevel=2)
+
+
+def _run(
+    folder: RunFolder, trainer: Trainer, requests: Requests, progress: Progress | None, execution: Execution
+) -> dict[str, Any]:
     config = trainer.config
-    pilot = _pilot_temperature(folder, trainer, requests, progress, saving) if config.temperature == "pilot" else None
+    pilot = (
+        _pilot_temperature(folder, trainer, requests, progress, execution) if config.temperature == "pilot" else None
+    )
     trainer.seed_generator()  # a pilot may have drawn numbers since
-    state = folder.load_checkpoint()
+    with phase("reading the checkpoint"):
+        state = folder.load_checkpoint()
+        if state is not None:
+            trainer.load(state)
     if state is not None:
-        trainer.load(state)
         _report_other_ranks(len(state.get("generators", [None])), trainer.ranks.size)
-    folder.cut_metrics(trainer.epoch)
-    _train(trainer, folder, requests, progress, saving)
-    return _finish(trainer, folder, pilot)
+    _refuse_other_data(folder, trainer.splits)
+    with folder.trackers(execution.log, config) as trackers:
+        folder.cut_metrics(trainer.epoch, trainer.step)
+        log = Log(trainer, folder, trackers, execution.log_every)
+        _train(trainer, folder, requests, progress, execution, log)
+        return _finish(trainer, folder, pilot, trackers)
+
+
+def _refuse_other_data(folder: RunFolder, splits: Splits) -> None:
+    """A folder of images may have changed since; earlier runs have no such file."""
+    if not (folder.path / DATA).is_file():
+        return
+    before, now = folder.read_json(DATA), splits.about()
+    for name, value in now.items():
+        if before.get(name) != value:
+            raise CiglError(
+                f"{splits.source.name} has changed since the run began ({name}: {_short(before.get(name))}, now "
+                f"{_short(value)}): put it back as it was, or train in a new folder."
+            )
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) < 100 else f"{text[:97]}..."
 
 
 def _report_other_ranks(before: int, now: int) -> None:
@@ -184,38 +281,41 @@ def _report_other_ranks(before: int, now: int) -> None:
         warnings.warn(message, CiglWarning, stacklevel=2)
 
 
-def _train(trainer: Trainer, folder: RunFolder, requests: Requests, progress: Progress | None, saving: Saving) -> None:
+def _train(
+    trainer: Trainer, folder: RunFolder, requests: Requests, progress: Progress | None, execution: Execution, log: Log
+) -> None:
     ranks, saved = trainer.ranks, time.monotonic()
 
     def save() -> None:
         nonlocal saved
-        folder.save_checkpoint(trainer.step, trainer.state())
+        with phase("saving a checkpoint"):
+            folder.save_checkpoint(trainer.step, trainer.state())
         saved = time.monotonic()
 
     epochs = trainer.config.epochs
-    with folder.tensorboard(trainer.epoch) as board:
-        while trainer.epoch < epochs:
-            start = time.monotonic() - trainer.seconds
-            for _ in trainer.steps():
-                trainer.seconds = time.monotonic() - start
-                if progress is not None:
-                    progress(trainer, None)
-                if ranks.largest(requests.number is not None or time.monotonic() - saved > saving.minutes * 60):
-                    save()
-                    _check(requests, ranks)
-            row = trainer.finish_epoch()
-            folder.add_metrics(row)
-            if saving.every_epoch or trainer.epoch == epochs:
-                save()
-            board(row)
+    while trainer.epoch < epochs:
+        start = time.monotonic() - trainer.seconds
+        for _ in trainer.steps():
+            trainer.seconds = time.monotonic() - start
+            log.step()
             if progress is not None:
-                progress(trainer, row)
-            if ranks.largest(requests.number is not None):
+                progress(trainer, None)
+            if ranks.largest(requests.number is not None or time.monotonic() - saved > execution.minutes * 60):
                 save()
                 _check(requests, ranks)
+        row = trainer.finish_epoch()
+        folder.add_metrics(row)
+        if execution.every_epoch or trainer.epoch == epochs:
+            save()
+        log.epoch(row)
+        if progress is not None:
+            progress(trainer, row)
+        if ranks.largest(requests.number is not None):
+            save()
+            _check(requests, ranks)
 
 
-def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[str, Any]:
+def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None, trackers: Trackers) -> dict[str, Any]:
     if not all(value.isfinite().all() for value in trainer.model.state_dict().values()):
         raise CiglError("the weights are not finite after the last step: lower lr or set clip, and train again.")
     model = trainer.finalize()
@@ -223,29 +323,39 @@ def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None) -> dict[st
     temperature = pilot
     if trainer.config.temperature == "holdout":
         logits, labels = trainer.predict(predictor, "validation")
-        fitted = fit_temperature(logits=logits, labels=labels)
+        with phase("fitting the temperature"):
+            fitted = fit_temperature(logits=logits, labels=labels)
         temperature = fitted.value
         if fitted.clamped:
             warnings.warn(
-                "no finite temperature fits the validation data best; it was clamped.", CiglWarning, stacklevel=2
+                "the best temperature for the validation data is not finite; the nearest allowed one is used.",
+                CiglWarning,
+                stacklevel=2,
             )
     folder.write_tensors(MODEL, dict(model.state_dict()), about_model(trainer.splits.source, temperature))
     logits, labels = trainer.predict(predictor, "test")
     result = trainer.ranks.from_main(
-        _write_result(trainer, folder, logits, labels, temperature) if trainer.ranks.is_main else None
+        _write_result(trainer, folder, logits, labels, temperature, trackers) if trainer.ranks.is_main else None
     )
     folder.drop_checkpoints(keep=int(has_members(trainer)))  # the model is all that the others need
     return dict(result)
 
 
 def _write_result(
-    trainer: Trainer, folder: RunFolder, logits: Tensor, labels: Tensor, temperature: float | None
+    trainer: Trainer,
+    folder: RunFolder,
+    logits: Tensor,
+    labels: Tensor,
+    temperature: float | None,
+    trackers: Trackers,
 ) -> dict[str, Any]:
-    reports = {"report": report(logits=logits, labels=labels)}
-    if temperature is not None:
-        reports["report-temperature"] = report(logits=logits.double() / temperature, labels=labels)
+    with phase("computing confidence intervals"):
+        reports = {"report": report(logits=logits, labels=labels)}
+        if temperature is not None:
+            reports["report-temperature"] = report(logits=logits.double() / temperature, labels=labels)
     for name, each in reports.items():
         each.to_json(folder.path / f"{name}.json")
+    trackers.report(reports, trainer.step, folder.path)
     summary = trainer.sparse.summary()
     total = summary.total
     result = {
@@ -265,21 +375,8 @@ def _write_result(
     return result
 
 
-def has_members(trainer: Trainer) -> bool:
-    """Whether the last checkpoint is of use beside the finished model: to draw masks, or for its snapshots."""
-    return trainer.sparse.method.has_random_mask or trainer.sparse.method.keep_snapshots
-
-
-def predictor_of(trainer: Trainer, model: nn.Module, masks: int = MASKS) -> nn.Module:
-    """What predicts for this method: the finished model, or the average over its members."""
-    sparse = trainer.sparse
-    if sparse.method.predicts_with == "weights":
-        return model
-    return Ensemble(sparse.members(None if sparse.method.keep_snapshots else masks)).eval()
-
-
 def _pilot_temperature(
-    folder: RunFolder, trainer: Trainer, requests: Requests, progress: Progress | None, saving: Saving
+    folder: RunFolder, trainer: Trainer, requests: Requests, progress: Progress | None, execution: Execution
 ) -> float:
     """Fitted by a run on nine tenths of what this one trains on; one pilot serves all seeds of a setting."""
     config, ranks = trainer.config, trainer.ranks
@@ -289,39 +386,12 @@ def _pilot_temperature(
     while True:
         _check(requests, ranks)
         try:
-            return float(_complete(pilot, place, requests, progress, saving, ranks)["temperature"])
+            quiet = execution._replace(log=())  # a pilot is no run of its own to look at
+            with phase("pilot run"):
+                return float(_complete(pilot, place, requests, progress, quiet, ranks)["temperature"])
         except Busy:
-            time.sleep(0.2)  # another run's process trains this pilot
-
-
-def evaluate_run(
-    out: Path | str, *, split: str = "test", temperature: bool = False, masks: int | None = None
-) -> Report:
-    """The calibration report of a finished run, on any of its splits."""
-    folder = RunFolder(out)
-    config = folder.read_config()
-    if not folder.is_finished:
-        raise CiglError(f"the run in {out} is not finished: resume it with `cigl train --resume {out}`.")
-    trainer = Trainer(config, Splits.of(config))
-    if has_members(trainer) and (masks is not None or trainer.sparse.method.predicts_with == "members"):
-        trainer.load(folder.checkpoint(config.epochs * trainer.steps_per_epoch))
-    if masks is not None:
-        predictor: nn.Module = Ensemble(trainer.sparse.members(masks)).eval()
-    else:
-        model = cigl.models.build(config.model, trainer.splits.source.classes, trainer.splits.source.shape)
-        model.load_state_dict(tensors.load(folder.path / MODEL))
-        predictor = predictor_of(trainer, model.to(trainer.device).eval())
-    if temperature and split == "validation":
-        warnings.warn(
-            "the temperature was fitted on this very split: its report is flattering.", CiglWarning, stacklevel=2
-        )
-    if temperature:
-        value = folder.read_json("result.json")["temperature"]
-        if value is None:
-            raise CiglError(f"the run in {out} has no temperature: train it with --temperature holdout or pilot.")
-        predictor = TemperatureScaled(predictor, value)
-    logits, labels = trainer.predict(predictor, split)
-    return report(logits=logits, labels=labels)
+            with phase("waiting for another process, which trains the pilot run"):
+                time.sleep(0.2)
 
 
 def versions(ranks: Ranks = ONE) -> dict[str, str]:
@@ -333,5 +403,7 @@ def versions(ranks: Ranks = ONE) -> dict[str, str]:
         "numpy": np.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
         "threads": str(torch.get_num_threads()),
+        "wait_policy": os.environ.get("OMP_WAIT_POLICY", "").lower() or "default",
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from cigl.errors import CiglError
 from cigl.train.config import Config
 from cigl.train.folder import Busy, RunFolder
+from cigl.train.log import Trackers
 from cigl.train.ranks import Ranks
 
 PATIENCE = 10.0  # seconds in which a network's file system shows a new file to the other nodes
@@ -108,10 +109,13 @@ class _OtherFolder(_SharedFolder):
     def add_metrics(self, row: dict[str, Any]) -> None:
         pass
 
-    def tensorboard(self, epoch: int) -> AbstractContextManager[Callable[[dict[str, Any]], None]]:
-        return nullcontext(lambda row: None)
+    def add_steps(self, row: dict[str, Any]) -> None:
+        pass
 
-    def cut_metrics(self, epochs: int) -> None:
+    def trackers(self, names: tuple[str, ...] | None, config: Config) -> AbstractContextManager[Trackers]:
+        return nullcontext(Trackers())
+
+    def cut_metrics(self, epochs: int, steps: int) -> None:
         pass
 
     def save_checkpoint(self, step: int, state: Any) -> None:

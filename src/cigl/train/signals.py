@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from cigl.phases import begin
+
+AGAIN = 1.0  # seconds: a signal to a group of processes may reach one of them twice
 
 
 class Stopped(Exception):
@@ -18,11 +23,17 @@ class Stopped(Exception):
 
 
 class Requests:
-    """Which signal has come, if any."""
+    """Which signal has come, if any. A second Ctrl-C does not wait for the step to end."""
 
     number: int | None = None
+    _since = 0.0
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.number is None:
+            self._since = time.monotonic()
+            begin("stopping after this step (Ctrl-C again stops at once)")
+        elif number == signal.SIGINT and time.monotonic() - self._since > AGAIN:
+            raise KeyboardInterrupt
         self.number = number
 
     def check(self) -> None:

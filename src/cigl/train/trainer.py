@@ -9,6 +9,8 @@ Several ranks share each batch: every number that decides something is agreed on
 from __future__ import annotations
 
 import math
+import warnings
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,18 +24,21 @@ import cigl.data
 import cigl.models
 from cigl.calibrate import mixup, predict
 from cigl.data import Source, Split
+from cigl.data.check import require_readable
 from cigl.data.split import WHOLE, Share
-from cigl.errors import CiglError
+from cigl.errors import CiglError, CiglWarning, listed
+from cigl.phases import phase
 from cigl.sparsify.attach import attach
+from cigl.sparsify.averaging import Mean
 from cigl.sparsify.batch_norm import running_norms
 from cigl.sparsify.methods import Method, method, options
 from cigl.sparsify.schedule import CycleTimetable
 from cigl.train.config import METHOD_KEYS, Config
+from cigl.train.evaluation_batch import evaluation_batch
 from cigl.train.gradients import averaging_gradients, explain
 from cigl.train.optim import build_optimizer, lr_factor
 from cigl.train.ranks import ONE, Ranks
-
-EVALUATION_BATCH = 500
+from cigl.train.threads import step_flops
 
 
 @dataclass
@@ -46,23 +51,52 @@ class Splits:
 
     @classmethod
     def of(cls, config: Config) -> Splits:
-        source = cigl.data.open(config.dataset, seed=0)
+        source = cigl.data.open(config.dataset, seed=0, image_size=config.image_size)
         train, validation = source.train, None
         if config.train_size is not None:
             if not 0 < config.train_size <= len(train):
                 raise CiglError(f"train_size is {config.train_size}, but {config.dataset} has {len(train)} examples.")
-            train = train.take(torch.arange(config.train_size))
+            train = train.take(slice(config.train_size)) if config.subset == "first" else _drawn(config, source)
         if config.held_out:
             train, validation = train.divide(config.held_out, seed=config.seed if config.redraw else 0)
         if train.steps(config.batch_size, drop_last=True) == 0:
             raise CiglError(f"{len(train)} training examples make no batch of {config.batch_size}: lower batch_size.")
         return cls(source, train, validation)
 
+    def about(self) -> dict[str, Any]:
+        """What a run's folder says of its data, so that another run or another day has the same."""
+        prepared = self.source.preprocessing
+        return {
+            "classes": list(self.source.class_names),
+            "shape": list(self.source.shape),
+            "preprocessing": None if prepared is None else prepared.to_dict(),
+            "train": len(self.train),
+            "validation": 0 if self.validation is None else len(self.validation),
+            "test": len(self.source.test),
+        }
+
     def split(self, name: str) -> Split:
         found = {"train": self.train, "validation": self.validation, "test": self.source.test}.get(name)
         if found is None:
-            raise CiglError(f"this run has no {name} split: there is train, test and, with validation, validation.")
+            raise CiglError(
+                f"this run has no {name} data: choose train or test (or validation, for a run with --validation)."
+            )
         return found
+
+
+def _drawn(config: Config, source: Source) -> Split:
+    """``train_size`` examples with the classes in their shares, of which a small one may be less than one example."""
+    assert config.train_size is not None
+    train = source.train.draw(config.train_size, config.seed)
+    lost = np.setdiff1d(source.train.labels.numpy(), train.labels.numpy())
+    if len(lost):
+        warnings.warn(
+            f"of {config.train_size} training examples none are of {listed(source.class_names[k] for k in lost)}: "
+            "raise train_size to have every class.",
+            CiglWarning,
+            stacklevel=2,
+        )
+    return train
 
 
 class Trainer:
@@ -77,6 +111,8 @@ class Trainer:
         self.model = cigl.models.build(config.model, splits.source.classes, splits.source.shape).to(self.device)
         if ranks.size > 1 and self.device.type != "cpu":  # torch has none for the CPU
             self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
+        self.evaluation_batch = evaluation_batch(self.model, splits.source.shape)
+        self.step_flops = step_flops(self.model, splits.source.shape, config.batch_size // ranks.size)
         self.optimizer = build_optimizer(config, self.model)
         self.sparse = attach(
             self.model,
@@ -98,6 +134,7 @@ class Trainer:
         self.sums = [0.0, 0, 0]  # loss, right, seen
         self.seconds = 0.0  # that the epoch under way has taken, before a resume too
         self.lr = config.lr  # of the last step
+        self.last_loss = math.nan
 
     @property
     def step(self) -> int:
@@ -155,6 +192,7 @@ class Trainer:
             )
         self._average_statistics(self.model)
         self.optimizer.step()
+        self.last_loss = total / seen
         self.sums = [self.sums[0] + total, self.sums[1] + int(right), self.sums[2] + int(seen)]
 
     def _forward(self, x: Tensor) -> Tensor:
@@ -191,16 +229,22 @@ class Trainer:
 
     def predict(self, model: nn.Module, split: str) -> tuple[Tensor, Tensor]:
         """Logits and labels of a whole split, to which each rank contributes its part."""
-        whole = self.splits.split(split)
-        mine = whole.take(self.ranks.part(len(whole))) if self.ranks.size > 1 else whole
-        logits, labels = predict(model, mine.batches(EVALUATION_BATCH, device=self.device, workers=self.config.workers))
-        return self.ranks.concatenate(logits), self.ranks.concatenate(labels)
+        mine = whole = self.splits.split(split)
+        divides = 1 < self.ranks.size <= len(whole)  # of fewer samples than ranks, each predicts all
+        if divides:
+            mine = whole.take(self.ranks.part(len(whole)))
+        with phase(f"evaluating on the {split} data"):
+            batches = mine.batches(self.evaluation_batch, device=self.device, workers=self.config.workers)
+            logits, labels = predict(model, batches)
+        return (self.ranks.concatenate(logits), self.ranks.concatenate(labels)) if divides else (logits, labels)
 
     def finalize(self) -> nn.Module:
         """The finished model; batch-norm statistics from training data where they must be re-estimated."""
         wanted = self.sparse.needs_loader or self.config.reestimate
         batches = self._training_batches(self.config.epochs, 0, self.ranks.share)
-        model = self.sparse.finalize(batches if wanted else None).eval()
+        name = "averaging the weights" if isinstance(self.sparse.collection, Mean) else "finishing the model"
+        with phase(name + " and re-estimating batch norm" * wanted):
+            model = self.sparse.finalize(batches if wanted else None).eval()
         if wanted:
             self._average_statistics(model)
         return model
@@ -253,6 +297,20 @@ class Trainer:
     def seed_generator(self) -> None:
         """Torch's global one, which dropout layers draw from; each rank has numbers of its own."""
         torch.manual_seed(self.config.seed + (self.ranks.rank << 32))
+
+
+def opened(config: Config, ranks: Ranks = ONE) -> Trainer:
+    """The run's data and model, before its first step; the ranks must have the same data."""
+    with phase(f"opening {config.dataset}"):
+        splits = Splits.of(config)
+    if splits.source.files is not None:
+        with phase("checking the images"):
+            require_readable(splits.source.files, config.workers, ranks.share)
+    labels = {"training": splits.train.labels, "test": splits.source.test.labels}
+    checksums = {f"the checksum of the {name} labels": zlib.crc32(each.numpy().data) for name, each in labels.items()}
+    ranks.refuse_different(checksums)
+    with phase("building the model"):
+        return Trainer(config, splits, ranks)
 
 
 def _check_batch(config: Config, ranks: Ranks) -> None:

@@ -46,17 +46,99 @@ def test_the_kernels_are_there():
     assert library.fma_peak(0.01) > 1e8
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and only there the kernels use OpenMP")
-def test_the_kernels_use_the_openmp_of_torch():
-    """A second OpenMP in the process would start threads of its own, which compete for the same cores."""
-    code = """
-import pathlib
-from cigl.runtime.program import library
-library.get()
-print(*{line.split()[-1] for line in pathlib.Path("/proc/self/maps").read_text().splitlines() if "omp." in line})
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and only there the kernels use OpenMP")
+TWO_THREADS = """
+import ctypes, os, pathlib, re
+
+def tasks():
+    return set(os.listdir("/proc/self/task"))
+
+def run_with_two_threads():
+    program = Program(1024, threads=2)
+    [y] = program.record(op.Linear(Weight(torch.ones(128, 16), None)), program.input(16))
+    program.output(y)
+    program.finish()
+    [y] = program.run(torch.ones(1024, 16))  # too small for torch to use threads
+    assert y.eq(16).all()
 """
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+IMPORTS = """
+import torch
+from cigl.runtime.compile import operations as op
+from cigl.runtime.compile.weights import Weight
+from cigl.runtime.program import library
+from cigl.runtime.program.program import Program
+"""
+
+
+def in_python(code: str) -> str:
+    variables = {**os.environ, "OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}
+    return subprocess.run(
+        [sys.executable, "-c", TWO_THREADS + code], env=variables, capture_output=True, text=True, check=True
+    ).stdout
+
+
+@LINUX
+def test_the_kernels_use_the_threads_of_torch():
+    """A second OpenMP in the process would start threads of its own, which compete for the same cores."""
+    said = in_python(
+        IMPORTS
+        + """
+before = tasks()
+run_with_two_threads()
+[second] = tasks() - before
+ticks = lambda: int(pathlib.Path(f"/proc/self/task/{second}/schedstat").read_text().split()[0])
+used = ticks()
+for _ in range(100):
+    run_with_two_threads()
+assert ticks() > used, "the second thread works"
+torch.ones(1 << 22).add_(1)  # large enough for torch to use its threads
+assert tasks() == before | {second}, "torch has started no thread of its own"
+maps = pathlib.Path("/proc/self/maps").read_text()
+print(*set(re.findall(r"/.*/lib[a-z]*omp[^/]*[.]so.*", maps)), sep="|")
+"""
+    )
     assert Path(said.strip()).parent == Path(torch.__file__).parent / "lib"
+
+
+@LINUX
+def test_the_openmp_of_torch_is_found_where_torch_does_not_share_it():
+    in_python(
+        """
+everyone, modes = ctypes.CDLL, []
+class Private(everyone):
+    def __init__(self, name, mode=0, *arguments, **keywords):
+        modes.append(mode)
+        super().__init__(name, 0, *arguments, **keywords)
+ctypes.CDLL = Private
+import torch
+ctypes.CDLL = everyone
+assert ctypes.RTLD_GLOBAL in modes, "torch shares its OpenMP by ctypes"
+"""
+        + IMPORTS
+        + """
+try:
+    ctypes.CDLL(str(library._FOLDER / "_kernels.so"))
+except OSError as error:
+    assert re.search("undefined symbol: (GOMP|omp)_", str(error))
+else:
+    raise AssertionError("it was shared")
+assert library.available(), library.reason()
+before = tasks()
+run_with_two_threads()
+assert len(tasks() - before) == 1
+"""
+    )
+
+
+def test_without_openmp_the_reason_says_what_to_do(fresh, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError("_kernels.so: undefined symbol: GOMP_parallel")
+
+    monkeypatch.setattr(library.ctypes, "CDLL", refuse)
+    assert not library.available()
+    assert "install a build of torch" in library.reason()
 
 
 def test_without_a_library_the_reason_says_what_to_do(fresh, monkeypatch, tmp_path):

@@ -110,6 +110,10 @@ def _activation(name: str) -> Callable[..., Parsed]:
     return parser
 
 
+def _activation_module(name: str) -> Callable[..., Parsed]:
+    return lambda module, input: _activation(name)(input)  # a module takes no `inplace` when it is called
+
+
 def _gelu(input: Any, approximate: Any = "none") -> Parsed:
     _only_if(approximate in ("none", "tanh"))
     return op.Activation("gelu" if approximate == "none" else "gelu_tanh"), [_node(input)]
@@ -253,7 +257,7 @@ _MODULES: dict[type[nn.Module], Callable[..., Parsed]] = {
     nn.BatchNorm2d: _norm,
     nn.ReLU: lambda module, input: _relu(input),
     **{
-        kind: lambda module, input, name=name: _activation(name)(input)
+        kind: _activation_module(name)
         for kind, name in {
             nn.ReLU6: "relu6",
             nn.Sigmoid: "sigmoid",

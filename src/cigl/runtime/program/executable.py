@@ -38,7 +38,7 @@ class Executable:
         rows = {step.out: step.x for step in steps if step.kind == Kind.FLATTEN and step.x in inputs}
         steps = [step for step in steps if step.out not in rows]
         values = [*outputs, *(value for step in steps for value in (step.x, step.out))]
-        self._isa, self._layout = _vectors(images, [value.shape for value in values])
+        self._isa, self._layout = vectors(images, [value.shape for value in values])
         self._arena = Arena(self._layout)
         self._owned: list[np.ndarray[Any, Any]] = []  # what the structures point to
         self._packed: list[Packed] = []
@@ -236,7 +236,7 @@ class Executable:
         self.made.append(made)
 
 
-def _vectors(images: int, shapes: Sequence[tuple[int, ...]]) -> tuple[str, Layout]:
+def vectors(images: int, shapes: Sequence[tuple[int, ...]]) -> tuple[str, Layout]:
     """The instruction set and its layout; for pixels in vectors a narrower one is used, as rows are often short."""
     isa = library.isa()
     layout = Layout.choose(images, library.lanes(isa), shapes)

@@ -8,6 +8,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import re
+import sys
+from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 
@@ -74,11 +77,16 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
             "(g++ or clang), then run `pip install --force-reinstall --no-deps --no-cache-dir cigl`."
         )
     try:
-        library = ctypes.CDLL(str(file))
+        library = _open(file)
         library.cigl_abi.restype = ctypes.c_int64
         library.cigl_interface.restype = ctypes.c_char_p
         version, theirs = library.cigl_abi(), library.cigl_interface().decode()
     except (OSError, AttributeError) as error:
+        if _misses_openmp(error):
+            return None, (
+                "the sparse kernels need OpenMP, which this build of torch lacks, so that everything runs dense: "
+                "install a build of torch for which torch.backends.openmp.is_available() is true."
+            )
         return None, f"the sparse kernels in {file} can't be loaded ({error}): install cigl again."
     if version != ABI:
         return None, f"the sparse kernels in {file} are of version {version}, not {ABI}: install cigl again."
@@ -104,6 +112,28 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     library.cigl_pack.argtypes = [pointer] * 5 + [whole] * 2
     library.cigl_draw.argtypes = [pointer, whole, ctypes.c_uint64, ctypes.c_uint32, pointer, whole]
     return library, ""
+
+
+def _open(file: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(file))
+    except OSError as error:
+        if sys.platform != "linux" or not _misses_openmp(error):
+            raise
+    _share_openmp()
+    return ctypes.CDLL(str(file))
+
+
+def _misses_openmp(error: Exception) -> bool:
+    return re.search("undefined symbol: (GOMP|omp)_", str(error)) is not None
+
+
+def _share_openmp() -> None:
+    """The OpenMP that torch has loaded, made visible to the kernels: some builds of torch keep it to themselves."""
+    beside = Path(torch.__file__).parent.glob("lib/lib*omp*.so*")
+    for name in (*map(str, beside), "libgomp.so.1", "libiomp5.so", "libomp.so", "libomp.so.5"):
+        with suppress(OSError):  # it is not there, or nobody has loaded it
+            ctypes.CDLL(name, mode=os.RTLD_GLOBAL | os.RTLD_NOLOAD)
 
 
 def _difference(ours: str, theirs: str) -> str:

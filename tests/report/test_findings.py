@@ -1,0 +1,86 @@
+"""The words of verdicts: a loss of accuracy never looks like a win."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_runs import a_study, make
+
+from cigl.report.entries import difference_entry
+from cigl.report.evidence import Evidence, Measured
+from cigl.report.findings import Comparison, against_reference
+from cigl.report.statistics import OverSeeds
+from cigl.report.tables import kinds_of_tables
+
+FLAT = np.zeros(1000)
+
+
+def differing(value, clear):
+    half = 0.5 * abs(value) if clear else 2 * abs(value)
+    return OverSeeds(3, value, 0.0, 0.0, 0.0, value - half, value + half)
+
+
+@pytest.mark.parametrize(("ece", "accuracy"), list(itertools.product((-1, 0, 1), repeat=2)))
+def test_a_verdict_names_every_significant_change_and_no_other(ece, accuracy):
+    changes = [differing(0.02 * (sign or 1), clear=sign != 0) for sign in (ece, accuracy)]
+    words = Comparison(0.9, *changes, 0.1).verdict("RigL")
+    assert ("better calibrated" in words, "worse calibrated" in words) == (ece < 0, ece > 0)
+    assert ("more accurate" in words, "less accurate" in words) == (accuracy > 0, accuracy < 0)
+    assert ("significant" in words) == (ece == 0 or accuracy == 0)
+    assert "RigL" in words
+    assert "RigL" not in Comparison(0.9, *changes, 0.1).verdict()
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "bold"),
+    [("ece_15", -0.02, True), ("ece_15", 0.02, False), ("accuracy", -0.02, False), ("accuracy", 0.02, True)],
+)
+def test_only_what_is_better_is_bold(metric, value, bold):
+    entry = difference_entry(differing(value, clear=True), metric)
+    assert entry.bold == bold
+    assert entry.text.endswith("worse") != bold
+    unclear = difference_entry(differing(value, clear=False), metric)
+    assert not unclear.bold
+    assert not unclear.text.endswith("worse")
+
+
+def with_accuracy(evidence, accuracy, method="cigl"):
+    """The same study, but the method's accuracy is this in every run."""
+    runs = []
+    for run in evidence.runs:
+        if run.cell.method == method:
+            numbers = {scaled: {**found, "accuracy": Measured(accuracy, FLAT)} for scaled, found in run.numbers.items()}
+            run = replace(run, numbers=numbers)
+        runs.append(run)
+    return replace(evidence, runs=runs)
+
+
+@pytest.fixture(scope="module")
+def finished_and_large(tmp_path_factory):
+    path = tmp_path_factory.mktemp("large")
+    make(path, a_study(sparsity=(0.8,), seeds=(0, 1, 2)), n=3000)
+    return Evidence.read(path)
+
+
+def test_a_lower_ece_that_costs_accuracy_is_no_win(finished_and_large):
+    won, lost = (with_accuracy(finished_and_large, accuracy) for accuracy in (0.99, 0.3))
+    assert against_reference(won, "small", "cigl").startswith(
+        "At 80 % sparsity CigL is better calibrated and more accurate"
+    )
+    assert against_reference(lost, "small", "cigl").startswith(
+        "At 80 % sparsity CigL is better calibrated but less accurate than RigL (ECE −"
+    )
+    for evidence, bold in ((won, True), (lost, False)):
+        table = kinds_of_tables()["ece"].make(evidence, "small")
+        entry = next(row for row in table.rows if row[0].text == "CigL")[-1]
+        assert entry.bold == bold
+        assert entry.text.endswith(" †") != bold
+        assert any(note.startswith("†") for note in table.notes) != bold
+
+
+def test_one_seed_and_no_significance_are_said(tmp_path):
+    make(tmp_path, a_study(sparsity=(0.8,), seeds=(0,)), n=60)
+    found = against_reference(Evidence.read(tmp_path), "small", "cigl")
+    assert "1 seed, so for these networks only" in found
+    assert "not significantly different from RigL in calibration or accuracy" in found

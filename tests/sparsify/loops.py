@@ -15,7 +15,7 @@ import cigl
 
 LARGE_MASKS = {  # a Z of one rate, and one that rises in 10 of 40 steps to a rate per layer
     "cigl": cigl.method("cigl", random_mask=0.3, update_every=3),
-    "cigl-rise": cigl.method("cigl-rise", random_mask=cigl.rise(0.6, until=0.25), fan_in_cap=0.07, update_every=3),
+    "cigl-rise": cigl.method("cigl-rise", random_mask=cigl.rise(0.6, until=0.25), fan_in_factor=0.4, update_every=3),
 }
 
 
@@ -43,6 +43,8 @@ def attach(model: nn.Module, optimizer: Optimizer, method: str | cigl.Method = "
     defaults = {"sparsity": 0.7, "epochs": 10, "steps_per_epoch": 4}
     if isinstance(method, str) and cigl.method(method).update_every is not None:
         defaults["update_every"] = 3
+    if isinstance(method, cigl.Method) and method.fan_in_factor is not None:
+        defaults["sparsity"] = 0.4  # so that units have enough inputs left for a Z in each layer
     if method == "dense":
         defaults["sparsity"] = 0.0
     with warnings.catch_warnings():

@@ -127,21 +127,23 @@ def test_matches_algorithm_1_over_200_steps(method, kernels):
 
 @pytest.mark.parametrize("kernels", ["masked", "sparse"])
 def test_matches_algorithm_1_with_a_mask_that_rises(kernels):
-    """Z is computed here too: from the numbers of each weight, and a rate per layer that rises up to its cap."""
+    """Z is computed here too: from the numbers of each weight, and a rate per layer that rises to its bound."""
     if kernels == "sparse" and not library.available():
         pytest.skip(library.reason())
     model = two_layers()
     start = copy.deepcopy(model)
     optimizer = sgd(model, lr=RATE)
-    method = cigl.method("cigl-rise", random_mask=cigl.rise(0.4, begin=0.1, until=0.95), fan_in_cap=0.07)
-    options = {"epochs": STEPS // EPOCH, "steps_per_epoch": EPOCH, "sparsity": 0.8, "update_every": EVERY}
+    rise = cigl.rise(0.4, begin=0.1, until=0.95)
+    method = cigl.method("cigl-rise", random_mask=rise, fan_in_factor=0.4, snapshots_per_epoch=1)
+    options = {"epochs": STEPS // EPOCH, "steps_per_epoch": EPOCH, "sparsity": 0.5, "update_every": EVERY}
     sparse = attach(model, optimizer, method, kernels=kernels, **options)
     fan_in = {name: mask.sum(1).float().mean().item() for name, mask in sparse.masks.items()}
 
     def rate(name, t):
-        return min(0.4 * min(max((t - 20) / (190 - 20), 0), 1), 0.07 * fan_in[name])
+        return min(max((t - 20) / (190 - 20), 0), 1) * min(0.4, bound[name])
 
-    assert 0.07 * fan_in["0.weight"] < 0.2 < 0.4 < 0.07 * fan_in["2.weight"]  # one cap is at work, the other is not
+    bound = {name: 0.4 * (n - 3) / n**0.5 / 2 for name, n in fan_in.items()}
+    assert 0.1 < bound["0.weight"] < 0.3 < 0.4 < bound["2.weight"]  # one bound is at work, the other is not
     reference = Reference(start, sparse.masks, "gradient", expectation=lambda name, t: 1 - rate(name, t))
     for t in range(1, STEPS + 1):
         x, y = batch(t)

@@ -387,6 +387,40 @@ def test_holdout_temperature(tmp_path):
     assert "validation_accuracy" in RunFolder(tmp_path / "a").read_metrics()[0]
 
 
+def test_a_run_that_differs_in_its_temperature_takes_the_training_of_the_other(tmp_path):
+    """Bit by bit what it would have trained itself, whichever of the two came first."""
+
+    def done(config, runs):
+        steps = []
+        complete(config, runs / config.digest(), progress=lambda trainer, row: steps.append(trainer.config))
+        return steps.count(config)
+
+    held, pilot = (small(validation=0.1, temperature=kind) for kind in ("holdout", "pilot"))
+    assert [done(held, tmp_path / "a"), done(pilot, tmp_path / "a")] == [5 * 9 + 5, 0]
+    assert [done(pilot, tmp_path / "b"), done(held, tmp_path / "b")] == [5 * 9 + 5, 0]
+    for config in (held, pilot):
+        assert outcome(tmp_path / "a" / config.digest()) == outcome(tmp_path / "b" / config.digest())
+    again = RunFolder(tmp_path / "a" / pilot.digest())
+    assert again.read_json("result.json")["seconds"] > 0
+    assert evaluate_run(again.path, masks=3).accuracy == evaluate_run(tmp_path / "b" / pilot.digest(), masks=3).accuracy
+
+
+def test_other_data_another_version_or_no_checkpoint_is_trained_anew(tmp_path):
+    def is_trained(config):
+        steps = []
+        complete(config, tmp_path / config.digest(), progress=lambda trainer, row: steps.append(trainer.config))
+        return config in steps
+
+    assert is_trained(small(temperature="holdout"))
+    assert is_trained(small())  # on all of the data, where that one held a tenth out
+    assert is_trained(small(method="rigl", validation=0.1))
+    assert is_trained(small(method="rigl", validation=0.1, temperature="holdout"))  # RigL's checkpoints are not kept
+    assert is_trained(small(validation=0.2))
+    path = tmp_path / small(validation=0.2).digest() / "versions.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"torch": "1.0"}))
+    assert is_trained(small(validation=0.2, temperature="holdout"))
+
+
 def test_one_pilot_serves_all_seeds(tmp_path):
     results = [train(small(temperature="pilot", seed=seed), tmp_path / f"{seed}") for seed in (0, 1)]
     assert results[0]["temperature"] == results[1]["temperature"] is not None

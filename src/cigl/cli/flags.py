@@ -20,8 +20,8 @@ def in_flags(message: str) -> str:
     'averaging starts too soon: raise --average-from or lower --update-until.'
     >>> in_flags("cigl.method('cigl', average_of='p*W') averages its expectation instead.")
     '--average-of p*W averages its expectation instead.'
-    >>> in_flags("fan_in_cap=0.5 switches the random mask off")
-    '--option fan_in_cap=0.5 switches the random mask off'
+    >>> in_flags("fan_in_factor=0.5 switches the random mask off")
+    '--option fan_in_factor=0.5 switches the random mask off'
     """
     message = re.sub(r"cigl\.method\('[\w-]+', (\w+=[^)]*)\)", r"\1", message)
     message = message.replace("lower steps_per_epoch or", "raise epochs, or lower")

@@ -130,11 +130,11 @@ def attach(
 
     check_possible(kernels, model, [s.parameter for s in selected])
 
-    bound = [Layer(s, counts[s.name], seed, states) for s in selected]
+    bound = [Layer(s, counts[s.name], len(selected), seed, states) for s in selected]
     check_agreed(
         bound, {**chosen.describe(), "seed": seed, "steps": table.steps, "initial": initial, "rescale": rescale}
     )
-    _check_cap(chosen, table, bound)
+    _check_rates(chosen, table, bound)
     for layer in bound:
         layer.set_mask(_initial_mask(layer, chosen, initial))
         layer.memory = {name: torch.zeros_like(layer.weight, dtype=torch.float32) for name in chosen.memory}
@@ -233,15 +233,15 @@ def _check_times(method: Method, table: Timetable) -> None:
         warnings.warn(message, CiglWarning, stacklevel=3)
 
 
-def _check_cap(method: Method, table: Timetable, layers: Iterable[Layer]) -> None:
-    """Whether the cap leaves anything of Z."""
-    if method.fan_in_cap is None or not method.has_random_mask:
+def _check_rates(method: Method, table: Timetable, layers: Iterable[Layer]) -> None:
+    """Whether the fan-in leaves anything of Z."""
+    if method.fan_in_factor is None or not method.has_random_mask:
         return
     off = [layer.target * method.mask_rate(layer, layer.target, table, table.steps) for layer in layers]
     if sum(off) < 1:
         message = (
-            f"fan_in_cap={method.fan_in_cap:g} switches the random mask off: so few weights are left per unit that Z "
-            "would take less than one of the whole network in a step; raise it, or lower the sparsity."
+            f"fan_in_factor={method.fan_in_factor:g} switches the random mask off: so few weights are left per unit "
+            "that Z would take less than one of the whole network in a step; raise it, or lower the sparsity."
         )
         warnings.warn(message, CiglWarning, stacklevel=3)
 

@@ -65,6 +65,7 @@ class Layer:
 
     selected: Selected
     target: int  # how many weights the finished layer has, over all processes
+    layers: int  # of the network that are sparse, this one among them
     seed: int
     optimizer: OptimizerState
     bits: Tensor = field(init=False)  # M as int8: -1 (all bits set) where active, else 0

@@ -29,6 +29,8 @@ from cigl.sparsify.layer import Layer
 from cigl.sparsify.options import Option, check, is_number, options_of
 from cigl.sparsify.schedule import CycleTimetable, Decay, Rise, Timetable, constant, cosine, rate_at, rise
 
+UNMASKED = 3  # active inputs per unit; a layer with no more has no Z where its rate follows from them
+
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
@@ -44,9 +46,11 @@ class Method:
         drop_fraction: The share of active weights that an update drops, as a ``Decay`` (``cigl.cosine(0.3)``).
         update_until: The share of training after which the topology stays.
         random_mask: The share of active weights that Z switches off in each step, or ``cigl.rise(...)``.
-        fan_in_cap: The share is at most this times the layer's mean number of active inputs per unit.
+        fan_in_factor: The share is scaled down in each layer by its active inputs per unit and the number of layers
+            (see ``mask_rate``).
         average_from: The share of training after which snapshots are averaged.
         average_of: "Z*W", or its expectation "p*W", which has less noise where snapshots are few.
+        snapshots_per_epoch: How many are averaged of each epoch; None: one, at its end.
         second_moment: Keep the variance of the snapshots, too, for ``sparse.sample_posterior``.
         keep_snapshots: Keep each snapshot instead of their mean, for ``sparse.members``.
         resparsify: Cut the average back to the layer's number of weights, so that M may change meanwhile.
@@ -68,9 +72,10 @@ class Method:
     drop_fraction: Decay | None = None
     update_until: float | None = None
     random_mask: float | Rise | None = None
-    fan_in_cap: float | None = None  # Z's rate is at most this times the layer's mean active fan-in
+    fan_in_factor: float | None = None  # Z's rates follow from fan-in and depth: see mask_rate
     average_from: float | None = None
     average_of: Literal["Z*W", "p*W"] | None = None
+    snapshots_per_epoch: int | None = None  # None: one, at its end
     second_moment: bool | None = None
     keep_snapshots: bool = False
     resparsify: bool = False  # the average is cut back to the layer's count, so M may move meanwhile
@@ -93,6 +98,7 @@ class Method:
             "update_until": self.update_until or 0.0,
             "drop_fraction": self.drop_fraction or constant(0.0),
             "average_from": self.average_from,
+            "snapshots_per_epoch": self.snapshots_per_epoch or 1,
         }
 
     def wants_gradient(self, table: Timetable, step: int) -> bool:
@@ -111,9 +117,21 @@ class Method:
         return rate_at(self.random_mask, 1.0) > 0
 
     def mask_rate(self, layer: Layer, active: int, table: Timetable, step: int) -> float:
-        """The share of a layer's ``active`` weights that Z switches off in a step."""
-        rate = rate_at(self.random_mask, step / table.steps)
-        return rate if self.fan_in_cap is None else min(rate, self.fan_in_cap * active / layer.units)
+        """The share of a layer's ``active`` weights that Z switches off in a step.
+
+        With a ``fan_in_factor`` c, ``random_mask`` is scaled down in a layer so that it ends at
+
+            min(random_mask, c * (n - 3) / sqrt(n) / L), or 0 where n < 3,
+
+        n being the active inputs of one of its units, on average, and L the number of sparse layers: noise adds up
+        from layer to layer, and the fewer inputs a unit has, the less of it it bears (evidence/rise.md).
+        """
+        rate, end = (rate_at(self.random_mask, progress) for progress in (step / table.steps, 1.0))
+        if self.fan_in_factor is None or not end:
+            return rate
+        inputs = max(active / layer.units, UNMASKED)
+        bound = self.fan_in_factor * (inputs - UNMASKED) / math.sqrt(inputs) / layer.layers
+        return rate * min(1.0, bound / end)
 
     # Which
 
@@ -323,10 +341,11 @@ _CATALOGUE: dict[str, Method] = {
         ),
         CigL(
             name="cigl-rise",
-            about="CigL with a random mask that rises, less where units have few inputs (experimental)",
-            random_mask=rise(0.2, until=0.75),
-            fan_in_cap=0.005,
+            about="CigL with a random mask that rises, less in deep networks and where units have few inputs",
+            random_mask=rise(0.5, until=0.75),
+            fan_in_factor=0.13,
             average_of="p*W",
+            snapshots_per_epoch=4,
         ),
         SupTickets(),
         WeightDropout(),

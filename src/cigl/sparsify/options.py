@@ -97,8 +97,11 @@ def check(method: Method) -> None:
         _check_share("random_mask", method.random_mask, below_1=True)
     _check_share("update_until", method.update_until)
     _check_share("average_from", method.average_from, below_1=True)
-    if method.fan_in_cap is not None and not (is_number(method.fan_in_cap) and 0 < method.fan_in_cap < math.inf):
-        raise CiglError(f"fan_in_cap is {method.fan_in_cap!r}: give a number above 0.")
+    factor, often = method.fan_in_factor, method.snapshots_per_epoch
+    if factor is not None and not (is_number(factor) and 0 < factor < math.inf):
+        raise CiglError(f"fan_in_factor is {factor!r}: give a number above 0.")
+    if often is not None and not (is_whole(often) and often >= 1):
+        raise CiglError(f"snapshots_per_epoch is {often!r}: give a whole number, at least 1.")
     for name, option in options_of(method).items():
         if name not in _SCHEDULES:
             option.check(getattr(method, name))
@@ -117,8 +120,6 @@ def _check_rise(rise: Rise) -> None:
             f"random_mask would rise from {rise.begin!r} to {rise.until!r} of training: give two shares in [0, 1], the "
             "first not above the second, so that it ends with training or before."
         )
-    if not (is_number(rise.power) and 0 < rise.power < math.inf):
-        raise CiglError(f"random_mask would rise with the power {rise.power!r}: give a number above 0.")
 
 
 def is_number(value: object) -> bool:

@@ -70,25 +70,24 @@ def constant(start: float) -> Decay:
 class Rise:
     """The share of active weights that Z switches off: 0 up to ``begin`` and ``rate`` from ``until`` on.
 
-    ``begin`` and ``until`` are shares of training. Between them the share rises with the ``power`` of the progress;
-    where they are the same, Z is switched on at once.
+    ``begin`` and ``until`` are shares of training. Between them the share rises on a straight line; where they are the
+    same, Z is switched on at once.
     """
 
     rate: float
     begin: float
     until: float
-    power: float
 
     def __call__(self, progress: float) -> float:
         if progress >= self.until:
             return self.rate
         if progress <= self.begin:
             return 0.0
-        return self.rate * math.pow((progress - self.begin) / (self.until - self.begin), self.power)
+        return self.rate * ((progress - self.begin) / (self.until - self.begin))
 
 
-def rise(rate: float, *, begin: float = 0.0, until: float = 0.75, power: float = 1.0) -> Rise:
-    """A random mask that grows: from 0 at ``begin`` of training to ``rate`` at ``until``.
+def rise(rate: float, *, begin: float = 0.0, until: float = 0.75) -> Rise:
+    """A random mask that grows: from 0 at ``begin`` of training to ``rate`` at ``until``, on a straight line.
 
     Morerio et al. 2017 let dropout rise so ("curriculum dropout"): a network learns first and is regularized later.
 
@@ -96,14 +95,13 @@ def rise(rate: float, *, begin: float = 0.0, until: float = 0.75, power: float =
         rate: The share of active weights that Z switches off from ``until`` on.
         begin: The share of training before which nothing is switched off.
         until: The share of training from which on the rate stays.
-        power: 1 for a straight line, 2 for a parabola, and so on.
 
     >>> from cigl import rise
     >>> mask = rise(0.2, until=0.5)
     >>> [mask(progress) for progress in (0, 0.25, 0.5, 1)]
     [0.0, 0.1, 0.2, 0.2]
     """
-    return Rise(rate, begin, until, power)
+    return Rise(rate, begin, until)
 
 
 def rate_at(random_mask: float | Rise | None, progress: float) -> float:
@@ -123,6 +121,7 @@ class Timetable:
     update_until: float = 0.0
     drop_fraction: Decay = constant(0.0)
     average_from: float | None = None
+    snapshots_per_epoch: int = 1
 
     @property
     def update_end(self) -> int:
@@ -142,13 +141,17 @@ class Timetable:
         return self.drop_fraction(step / max(1, self.update_end))
 
     def snapshots(self, step: int) -> bool:
-        """Algorithm 1: at the end of each epoch after T*."""
-        start = self.average_from
-        return start is not None and step % self.steps_per_epoch == 0 and step > start * self.steps + 1e-9
+        """After T*: at the end of each epoch (Algorithm 1), or of each of its equal parts, up to one per step."""
+        if self.average_from is None or step <= self.average_from * self.steps + 1e-9:
+            return False
+        parts, before = (t * self.snapshots_per_epoch // self.steps_per_epoch for t in (step, step - 1))
+        return parts > before
 
     @property
     def snapshot_steps(self) -> list[int]:
-        return [t for t in range(self.steps_per_epoch, self.steps + 1, self.steps_per_epoch) if self.snapshots(t)]
+        if self.average_from is None:
+            return []
+        return [t for t in range(math.floor(self.average_from * self.steps), self.steps + 1) if self.snapshots(t)]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from typing import Any, Literal
 from cigl.errors import CiglError, unknown
 from cigl.extras import from_extra
 
+Temperature = Literal["none", "holdout", "pilot"]
+TEMPERATURES: tuple[Temperature, ...] = typing.get_args(Temperature)
 Options = tuple[tuple[str, Any], ...]  # names and values; a tuple, so that a configuration can be a key
 
 
@@ -82,7 +84,7 @@ class Config:
     )
     options: Options = option((), "any other field of the method, such as cycle_drop=0.3; may be repeated")
     reestimate: bool = option(False, "re-estimate batch-norm statistics even if no weights are averaged")
-    temperature: Literal["none", "holdout", "pilot"] = option(
+    temperature: Temperature = option(
         "none", "temperature scaling: none, holdout (fitted on held-out data) or pilot (with an extra run)"
     )
     workers: int = option(2, "processes that read images from folders")

@@ -154,6 +154,12 @@ class RunFolder:
         csv_files.replace(self._metrics_csv, rows)
         csv_files.replace(self._steps_csv, [row for row in self.read_steps() if int(row["step"]) <= steps])
 
+    def copy_metrics(self, other: RunFolder) -> None:
+        """Of a run that has trained the same."""
+        for path in (other.metrics, other._metrics_csv, other._steps_csv):
+            if path.is_file():
+                write(self.path / path.name, path.read_bytes())
+
     # Checkpoints
 
     def save_checkpoint(self, step: int, state: Any) -> None:
@@ -184,6 +190,9 @@ class RunFolder:
                 warnings.warn(f"{error} {then}", CiglWarning, stacklevel=2)
                 path.unlink(missing_ok=True)
         return None
+
+    def has_checkpoint(self, step: int) -> bool:
+        return (self.checkpoints / f"{step}.safetensors").is_file()
 
     def checkpoint(self, step: int) -> Any:
         """The one after so many steps; nothing is repaired here."""

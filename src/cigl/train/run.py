@@ -21,7 +21,7 @@ from cigl.calibrate.report import report
 from cigl.errors import CiglError, CiglWarning
 from cigl.integrations.trackers import check_trackers
 from cigl.phases import phase
-from cigl.train.config import Config
+from cigl.train.config import TEMPERATURES, Config
 from cigl.train.evaluate import has_members, predictor_of
 from cigl.train.finished import MODEL, about_model
 from cigl.train.folder import Busy, RunFolder
@@ -184,6 +184,25 @@ def _complete(
         return _continue(folder, trainer, requests, progress, execution)
 
 
+def _take_training(folder: RunFolder, trainer: Trainer) -> None:
+    """From a finished run beside this one that differs in its temperature alone, and so has trained the same weights.
+
+    Only where its last checkpoint was kept: then all that is left of this run is to predict.
+    """
+    config, last = trainer.config, trainer.config.epochs * trainer.steps_per_epoch
+    others = [config.changed(temperature=kind) for kind in TEMPERATURES if kind != config.temperature]
+    for other in others if trainer.ranks.size == 1 else ():  # several would have to agree on what they see
+        beside = RunFolder(folder.path.parent / other.digest())
+        if other.held_out != config.held_out or not beside.is_finished:
+            continue
+        same = {"versions.json": versions(), DATA: trainer.splits.about()}
+        if not beside.has_checkpoint(last) or any(beside.read_json(name) != value for name, value in same.items()):
+            continue
+        folder.copy_metrics(beside)
+        folder.save_checkpoint(last, beside.checkpoint(last) | {"digest": trainer.digest()})
+        return
+
+
 def _continue(
     folder: RunFolder, trainer: Trainer, requests: Requests, progress: Progress | None, execution: Execution
 ) -> dict[str, Any]:
@@ -194,6 +213,7 @@ def _continue(
         if before:
             _report_differences(before, trainer.ranks)
         elif not folder.is_started:
+            _take_training(folder, trainer)
             _start(folder, trainer)
         return _run(folder, trainer, requests, progress, execution)
 

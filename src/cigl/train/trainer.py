@@ -253,7 +253,7 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         state = {
-            "digest": self._digest(),
+            "digest": self.digest(),
             "epoch": self.epoch,
             "batch": self.batch,
             "sums": self.sums,
@@ -267,12 +267,12 @@ class Trainer:
             state["generators"] = self.ranks.generators()
         return state
 
-    def _digest(self) -> str:
-        """A run may resume with other kernels, on another machine."""
+    def digest(self) -> str:
+        """Of what a checkpoint must fit: a run may resume with other kernels, on another machine."""
         return self.config.digest(without=("kernels",))
 
     def load(self, state: dict[str, Any]) -> None:
-        if state["digest"] != self._digest():
+        if state["digest"] != self.digest():
             raise CiglError(
                 "config.yaml is not the one that the checkpoint was made with: put it back, or train the changed "
                 "configuration in a folder of its own."

@@ -56,6 +56,20 @@ def test_steps_are_those_of_torch(make, strides):
     assert hidden >= 4  # torch makes the state in the first step
 
 
+def test_strides_of_dimensions_of_one_say_nothing():
+    """A checkpoint brings the momentum of a 1x1 convolution with others, and a resumed run must step as before."""
+    mask = torch.rand(20, 50, 1, 1) < 0.1
+    weight = (torch.randn(20, 50, 1, 1) * mask).as_strided((20, 50, 1, 1), (50, 1, 50, 50))
+    parameter = nn.Parameter(weight)
+    optimizer, active = SGD([parameter], lr=0.1, momentum=0.9), updates.ActiveUpdates()
+    other = torch.zeros(1000).as_strided((20, 50, 1, 1), (50, 1, 1, 1))
+    assert other.stride() != parameter.stride()
+    optimizer.state[parameter]["momentum_buffer"] = other
+    parameter.grad = torch.empty_like(weight).copy_(torch.randn(20, 50, 1, 1) * mask)
+    active.begin(optimizer, [(parameter, Pattern((20, 50, 1, 1), parameter.stride(), np.flatnonzero(mask.numpy())))])
+    assert active.has(parameter)
+
+
 def test_not_where_it_would_be_seen():
     mask = torch.rand(20, 50) < 0.02
     parameter = nn.Parameter(torch.randn(20, 50) * mask)

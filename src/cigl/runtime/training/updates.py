@@ -81,10 +81,13 @@ def _is_plain(group: dict[str, Any]) -> bool:
 
 def _alike(parameter: Tensor, *states: Any) -> bool:
     """Whether one number per place means the same in all of them."""
-    return all(
-        isinstance(s, Tensor) and s.dtype == torch.float32 and s.is_cpu and s.stride() == parameter.stride()
-        for s in states
-    )
+    places = _places(parameter)
+    return all(isinstance(s, Tensor) and s.dtype == torch.float32 and s.is_cpu and _places(s) == places for s in states)
+
+
+def _places(tensor: Tensor) -> list[tuple[int, int]]:
+    """Where its elements are. The stride of a dimension of one says nothing, and a checkpoint may bring another."""
+    return [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
 
 
 def _sgd_fits(group: dict[str, Any], state: dict[str, Any], parameter: Tensor) -> bool:

@@ -13,7 +13,7 @@ DEMO = Path(__file__).parents[1] / "examples" / "demo.py"
 @pytest.mark.slow
 def test_the_demo_shows_what_it_claims(tmp_path):
     command = [sys.executable, str(DEMO), "--out", str(tmp_path / "demo"), "--seeds", "2"]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     rows = {}
     for line in result.stdout.splitlines():
         if match := re.match(r"\W*(dense|rigl|cigl)\b(.*)", line):

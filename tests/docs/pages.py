@@ -36,7 +36,7 @@ _FILE = re.compile(r"# ([\w-]+\.(?:py|yaml))\n")
 
 BUDGET = {
     "train": [("--train-size", "320"), ("--epochs", "20"), ("--update-every", "4"), ("--quiet",)],
-    "study run": [("--seeds", "1"), ("--set", "train_size=320"), ("--set", "epochs=2"), ("--set", "update_every=4")],
+    "study run": [("--seeds", "1"), ("--set", "train_size=2560"), ("--set", "epochs=4")],  # one topology update
 }
 
 

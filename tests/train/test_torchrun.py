@@ -103,7 +103,9 @@ def test_a_run_of_four_is_resumed_by_two_and_by_one(tmp_path):
     launcher = torchrun(4, "train", "--out", run, *OPTIONS)
     until_epoch(run, 10)
     launcher.send_signal(signal.SIGTERM)
-    assert errors_of(launcher) == ["stopped by SIGTERM; what was trained is saved, resume it with --resume."]
+    assert errors_of(launcher) == [
+        f"stopped by SIGTERM; what was trained is saved, resume it with: cigl train --resume {run}"
+    ]
     launcher = torchrun(2, "train", "--resume", run)
     until_epoch(run, 30)
     launcher.send_signal(signal.SIGTERM)

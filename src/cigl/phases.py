@@ -31,20 +31,10 @@ def phase(name: str) -> Iterator[None]:
         _tell(before)
 
 
-def begin(name: str) -> None:
-    """A phase that lasts until the one around it ends, or the block of ``ending``."""
-    _tell((*_current.get(), name))
-
-
-@contextmanager
-def ending() -> Iterator[None]:
-    """Phases that begin in the block end with it."""
-    before = _current.get()
-    try:
-        yield
-    finally:
-        if _current.get() != before:
-            _tell(before)
+def announce(name: str) -> None:
+    """Shown until the next phase begins or ends."""
+    if (watch := _watch.get()) is not None:
+        watch((*_current.get(), name))
 
 
 @contextmanager

@@ -292,7 +292,7 @@ def test_kill_9_at_random_moments_is_bit_identical(tmp_path):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_save_and_end_with_their_code(number, code, tmp_path):
-    process = start(tmp_path / "a", epochs=400)
+    process = start(tmp_path / "a", epochs=20_000)
     started(process, tmp_path / "a")
     process.send_signal(number)
     assert process.wait(60) == code

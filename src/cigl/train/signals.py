@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from cigl.phases import begin, ending
+from cigl.phases import announce
 
 AGAIN = 1.0  # seconds: a signal to a group of processes may reach one of them twice
 
@@ -31,7 +31,7 @@ class Requests:
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self.number is None:
             self._since = time.monotonic()
-            begin("stopping after this step (Ctrl-C again stops at once)")
+            announce("stopping after this step (Ctrl-C again stops at once)")
         elif number == signal.SIGINT and time.monotonic() - self._since > AGAIN:
             raise KeyboardInterrupt
         self.number = number
@@ -55,8 +55,7 @@ def listening() -> Iterator[Requests]:
         return
     old = {number: signal.signal(number, requests) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with ending():
-            yield requests
+        yield requests
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)

@@ -184,5 +184,5 @@ def test_wandb(tmp_path):
     assert len(runs) == 3  # one run, whose three parts `wandb sync` joins by its name
     files = [file for path in runs for file in path.glob("run-*.wandb")]
     assert len({file.name for file in files}) == 1
-    assert any(path.glob("files/media/images/**/*.png") for path in runs)
+    assert any(list(path.glob("files/media/images/**/*.png")) for path in runs)
     assert "wandb sync" in json.loads((tmp_path / "a" / "trackers.json").read_text())["wandb"]["where"]

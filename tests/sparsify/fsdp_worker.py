@@ -6,6 +6,7 @@ It trains the model of ``network()`` and leaves what it has come to in FOLDER, r
 """
 
 import json
+import os
 import sys
 import warnings
 from datetime import timedelta
@@ -405,3 +406,5 @@ if __name__ == "__main__":
             CHECKS[one](rank, ranks, folder)
     if ranks > 1:
         dist.destroy_process_group()
+        sys.stderr.flush()
+        os._exit(0)  # FSDP holds the groups, and torch's gloo threads may abort an interpreter that ends before them

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-Watch = Callable[[tuple[str, ...]], None]  # told of each change: the phase, and those within it
+Watch = Callable[[tuple[str, ...]], None]  # called at each change: the phase, and those within it
 
 _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 _current: ContextVar[tuple[str, ...]] = ContextVar("current", default=())
@@ -39,7 +39,7 @@ def announce(name: str) -> None:
 
 @contextmanager
 def watching(watch: Watch) -> Iterator[None]:
-    """``watch`` is told of every phase that begins or ends in the block."""
+    """``watch`` is called when a phase begins or ends in the block."""
     token = _watch.set(watch)
     try:
         yield

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import Any
 
 
 def main() -> None:
@@ -13,12 +14,19 @@ def main() -> None:
     try:
         with ends_at_once():
             from cigl.cli import app
-            from cigl.train.started import is_first, wait_for_the_first
+            from cigl.train.started import ends_at_its_exit_code
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         if library == "cigl":
             raise
         sys.exit(f"error: the command line needs {library}, which is not installed: pip install 'cigl[cli]'.")
+    with ends_at_its_exit_code():
+        _run(app)
+
+
+def _run(app: Any) -> None:
+    from cigl.train.started import is_first, wait_for_the_first
+
     if is_first("node"):
         app(prog_name="cigl")
         return

@@ -66,3 +66,32 @@ def test_a_missing_rendezvous_is_one_sentence(tmp_path):
     assert "could not meet the others at (MASTER_ADDR is not set)" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "a").exists()
+
+
+ENDING = """
+import atexit, sys
+from cigl.train.started import ends_at_its_exit_code
+
+class Late:
+    def __del__(self):
+        print("taken down", flush=True)
+
+late = Late()
+with ends_at_its_exit_code():
+    atexit.register(print, "a tracker's farewell")
+    print("worked", end="\\n", flush=False)
+    {end}
+"""
+
+
+@pytest.mark.parametrize(("end", "code"), [("pass", 0), ("sys.exit(3)", 3), ("sys.exit('no')", 1), ("1 / 0", 1)])
+@pytest.mark.parametrize("size", ["1", "2"])
+def test_one_of_several_processes_ends_without_taking_the_interpreter_down(end, code, size):
+    """torch's threads would abort it now and then; what others do at exit is done."""
+    script = ENDING.format(end=end)
+    environment = os.environ | {"WORLD_SIZE": size}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == code, done.stderr
+    ended = ["taken down"] if size == "1" else []
+    assert done.stdout.split("\n")[:-1] == ["worked", "a tracker's farewell", *ended]
+    assert ("ZeroDivisionError" in done.stderr, "no\n" in done.stderr) == (end == "1 / 0", end == "sys.exit('no')")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 from cigl.errors import CiglError
@@ -49,3 +53,29 @@ def wait_for_the_first() -> None:
     """Leave it the time to report: torchrun ends the others as soon as one has ended."""
     if not is_first("node"):
         time.sleep(PATIENCE)
+
+
+@contextmanager
+def ends_at_its_exit_code() -> Iterator[None]:
+    """One of several processes ends without taking the interpreter down, after all that others do at its exit.
+
+    torch's communication threads may still need the interpreter then, and abort the process when they don't get it:
+    torchrun would report a run that succeeded as failed.
+    """
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        yield
+        return
+    code = 1
+
+    def leave() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+
+    atexit.register(leave)  # before all others, so that it is called after them
+    try:
+        yield
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise

@@ -46,7 +46,32 @@ def test_all_dense_where_kernels_are_slower(chosen):
 def test_units_without_weights_alone_are_left_to_torch():
     network = network_of(nn.Sequential(nn.ReLU(), nn.MaxPool2d(2)))
     x = torch.randn(1, 3, 4, 4)
-    assert assignment.assign(network, survey(network, [x]), threads=1).sparse == set()
+    assert assignment.assign(network, survey(network, [x]), [x], threads=1).sparse == set()
+
+
+def test_whole_networks_are_compared_only_where_estimates_are_close():
+    dense, sparse = {0: 10.0, 1: 10.0}, {0: 4.0, 1: 12.0}
+    assert assignment._rivals({0}, dense, sparse) == [{0}, {0, 1}]  # 14, 16 and 20
+    assert assignment._rivals({0, 1}, dense, {0: 9.0, 1: 9.0}) == [{0, 1}, set()]
+    assert assignment._rivals({0, 1}, dense, {0: 4.0, 1: 4.0}) == [{0, 1}]
+
+
+def test_the_fastest_whole_network_is_taken(monkeypatch):
+    seconds = {(0,): [9.0, 3.0, 3.0, 3.0, 3.0, 3.0], (0, 1): [1.0, 4.0, 2.5, 4.0, 4.0, 4.0], (): [9.0] + 5 * [2.9]}
+
+    class Fake:
+        def __init__(self, network, facts, units, threads):
+            self._left = iter(seconds[tuple(sorted(units))])
+
+        def __call__(self, inputs):
+            Fake.took = next(self._left)
+
+    monkeypatch.setattr(assignment, "Schedule", Fake)
+    monkeypatch.setattr(assignment, "_undisturbed", lambda measure, threads: measure() and Fake.took)
+    rivals = [{0}, {0, 1}, set()]
+    assert assignment._fastest(None, None, [], rivals, threads=1) == {0, 1}  # by its 2.5: the first run doesn't count
+    assert assignment._fastest(None, None, [], [{0}, set()], threads=1) == set()
+    assert assignment._fastest(None, None, [], [{0}], threads=1) == {0}
 
 
 def test_time_of_other_processes_is_not_counted():

@@ -257,7 +257,7 @@ class SparseInference(nn.Module):
         known = self._entries.get(shapes) or plans.near(self._entries, shapes)
         if known is not None:
             return plans.followed(self._network, known, fitting(self._network, facts))
-        return assign(self._network, facts, threads, progress)
+        return assign(self._network, facts, inputs, threads, progress)
 
     def _say_what_runs_dense(self, facts: Survey) -> None:
         if library.available():

@@ -259,24 +259,25 @@ def chain(images: int, features: int, length: int) -> Program:
 
 @pytest.mark.parametrize("apart", [True, False])
 def test_tiny_work_runs_on_one_thread(apart, monkeypatch):
-    """Threads with images of their own are worth it from a program's work on; those that share each step, and wait
-    after it, from so much work per step on. Work counts in vectors."""
+    """A program must have enough work to wake threads up for, and where they share each step, so must a step. Work
+    counts in vectors."""
     width = library.lanes(library.isa())
     images, features = (8 * width * 2, 16) if apart else (1, 64)
     per_step = images * features**2 / (8 if not apart and library.isa() == "avx512" else width)
     for length in (1, 3):
-        enough = per_step * length if apart else per_step
-        name = "_PROGRAM" if apart else "_STEP"
-        other = "_STEP" if apart else "_PROGRAM"
-        monkeypatch.setattr(executable, other, 0 if apart else 10**12)
-        monkeypatch.setattr(executable, name, enough)
-        assert used_threads(chain(images, features, length)) == 2
-        monkeypatch.setattr(executable, name, enough + 1)
-        assert used_threads(chain(images, features, length)) == 1
+        for program, step, threads in (
+            (per_step * length, per_step, 2),
+            (per_step * length + 1, 0, 1),
+            (0, per_step + 1, 2 if apart else 1),
+        ):
+            monkeypatch.setattr(executable, "_PROGRAM", program)
+            monkeypatch.setattr(executable, "_STEP", step)
+            assert used_threads(chain(images, features, length)) == threads
 
 
-def test_a_second_thread_is_for_tens_of_microseconds():
-    """As they are set: a small layer has none, a large one has."""
+def test_a_second_thread_is_for_tens_of_microseconds(monkeypatch):
+    """As they are set for threads that spin: a small layer has none, a large one has."""
+    monkeypatch.setattr(executable, "_PROGRAM", min(executable._PROGRAM, 30_000))
     assert used_threads(chain(1, 64, 1)) == 1
     assert used_threads(chain(1, 1024, 1)) == 2
     assert used_threads(chain(256, 16, 1)) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,9 +23,10 @@ from cigl.runtime.program.sharing import Home, homes
 from cigl.runtime.program.steps import Kind, Step, Value
 
 _NOWHERE = View(-1, 0, 0, 0, 0, 0)
-# Vector operations below which a second thread costs more than it brings: of a step, if threads share each and wait
-# for each other after it; of a whole program, if each thread has images of its own.
-_STEP, _PROGRAM = 10_000, 100_000
+# Vector operations below which a second thread costs more than it brings: of a program, because its threads have to be
+# woken up, which takes longer if they sleep instead of spinning; of a step, if threads share each.
+_PROGRAM = 500_000 if os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive" else 30_000
+_STEP = 2_000
 _NUMBERS = {name: number for number, name in enumerate(("", *ACTIVATIONS))}
 
 
@@ -78,7 +80,7 @@ class Executable:
     def _is_worth_threads(self, steps: Sequence[Step], images: int, apart: bool) -> bool:
         """Whether threads gain more than they lose by waiting, for whole images or for each step of them."""
         work = images * sum(map(_work, steps)) / self._layout.width
-        return work >= (_PROGRAM if apart else _STEP * len(steps))
+        return work >= _PROGRAM and (apart or work >= _STEP * len(steps))
 
     def _home(self, value: Value) -> Home:
         return self._homes.get(value, Home(value, 0))

@@ -1,4 +1,5 @@
 // The library's plain C interface: which instruction sets there are, and running a program.
+#include "barrier.h"
 #include "program.h"
 
 #include <algorithm>
@@ -27,6 +28,20 @@ static const Variant* find(const char* name) {
 
 static double now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// body(worker, workers, barrier) in each of so many threads, or of fewer, if OpenMP has no more.
+template <class Body>
+static void in_threads(int64_t threads, const Body& body) {
+    Barrier barrier;
+#ifdef _OPENMP
+    if (threads > 1) {
+#pragma omp parallel num_threads(int(threads))
+        body(omp_get_thread_num(), omp_get_num_threads(), barrier);
+        return;
+    }
+#endif
+    body(0, 1, barrier);
 }
 
 extern "C" {
@@ -77,12 +92,7 @@ int64_t cigl_run(const char* isa, const Program* p, float* arena, const float* c
     const int64_t size = p->lanes * p->spread, blocks = (p->images + size - 1) / size;
     const int64_t whole = blocks / p->threads * p->threads;
     if (seconds) std::fill(seconds, seconds + p->count, 0.0);
-#pragma omp parallel num_threads(int(p->threads)) if (p->threads > 1)
-    {
-        int64_t worker = 0, workers = 1;
-#ifdef _OPENMP
-        worker = omp_get_thread_num(), workers = omp_get_num_threads();
-#endif
+    in_threads(p->threads, [&](int64_t worker, int64_t workers, Barrier& barrier) {
         const bool timed = seconds && !worker;
         for (int64_t b = worker; b < whole; b += workers)
             for (int64_t i = 0; i < p->count; ++i) {
@@ -90,15 +100,15 @@ int64_t cigl_run(const char* isa, const Program* p, float* arena, const float* c
                 v->run({*p, p->steps[i], arena + worker * p->arena, b, 0, 1, inputs, outputs});
                 if (timed) seconds[i] += now() - start;
             }
-#pragma omp barrier
+        barrier.wait(workers);
         for (int64_t b = whole; b < blocks; ++b)
             for (int64_t i = 0; i < p->count; ++i) {
                 const double start = timed ? now() : 0.0;
                 v->run({*p, p->steps[i], arena, b, worker, workers, inputs, outputs});
-#pragma omp barrier
+                barrier.wait(workers);
                 if (timed) seconds[i] += now() - start;
             }
-    }
+    });
     return 0;
 }
 
@@ -112,12 +122,7 @@ int64_t cigl_train(const char* isa, const Program* p, int64_t first, int64_t las
     const int64_t size = p->lanes * p->spread, blocks = (p->images + size - 1) / size;
     const bool alone = p->threads <= p->groups;  // each block's steps are done by one thread
     if (seconds) std::fill(seconds, seconds + p->count, 0.0);
-#pragma omp parallel num_threads(int(p->threads)) if (p->threads > 1)
-    {
-        int64_t worker = 0, workers = 1;
-#ifdef _OPENMP
-        worker = omp_get_thread_num(), workers = omp_get_num_threads();
-#endif
+    in_threads(p->threads, [&](int64_t worker, int64_t workers, Barrier& barrier) {
         const bool timed = seconds && !worker;
         const auto run = [&](int64_t i, int64_t block, int64_t scratch, int64_t me, int64_t all) {
             const double start = timed ? now() : 0.0;
@@ -140,14 +145,14 @@ int64_t cigl_train(const char* isa, const Program* p, int64_t first, int64_t las
                 for (int64_t b = 0; b < blocks; ++b)
                     for (int64_t i = from; i < to; ++i) {
                         run(i, b, 0, worker, workers);
-#pragma omp barrier
+                        barrier.wait(workers);
                     }
-#pragma omp barrier
+            barrier.wait(workers);
             for (from = to; from < last && p->steps[from].per_batch; ++from)
                 if (from % workers == worker) run(from, 0, worker, 0, 1);
-#pragma omp barrier
+            barrier.wait(workers);
         }
-    }
+    });
     return 0;
 }
 

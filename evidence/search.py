@@ -5,6 +5,8 @@ python evidence/search.py --candidate "straight 0.13, n-3" --setting mlp --spars
 Neither the test images nor the training images of the final table are used: images are taken from number 20,000 of the
 training images on, other ones for each seed, and 10,000 to validate from 30,000 on; seeds count from 100. MNIST-1D has
 4,000 training examples, of which each seed draws 1,000 to validate. A run that search.csv has is not run again.
+
+With --temperatures each run has more rows: the same network with temperatures that need no held-out data.
 """
 
 from __future__ import annotations
@@ -17,8 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy import optimize
+from torch import Tensor, nn
+
 import cigl.data
-from cigl.calibrate import fit_temperature
+from cigl.calibrate import fit_temperature, mixup, predict
 from cigl.calibrate.report import report
 from cigl.data import Source
 from cigl.sparsify.layer import Layer
@@ -48,6 +56,7 @@ class Candidate(CigL):
     name: str = "candidate"
     random_mask: float | Rise | None = 0.1  # that there is one; mask_rate says how large it is
     average_of: Literal["Z*W", "p*W"] | None = "p*W"
+    final_weights: Literal["W", "p*W"] = "p*W"  # of finalize(average=False), which makes a snapshot
     snapshots_per_epoch: int | None = 4
     rate: float = 0.0
     factor: float = 0.0
@@ -78,7 +87,13 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "parabola 0.12": {"options": {"factor": 0.12, "power": 2.0}},
     "parabola 0.15": {"options": {"factor": 0.15, "power": 2.0}},
     "straight 0.13, n-3": {"options": {"factor": 0.13, "unmasked": 3.0}},  # cigl-rise
+    "straight 0.13, n-3, mixup 0.1": {"options": {"factor": 0.13, "unmasked": 3.0}, "mixup": 0.1},
+    "straight 0.13, n-3, mixup 0.2": {"options": {"factor": 0.13, "unmasked": 3.0}, "mixup": 0.2},
+    "straight 0.16, n-3": {"options": {"factor": 0.16, "unmasked": 3.0}},
+    "straight 0.16, n-3, mixup 0.1": {"options": {"factor": 0.16, "unmasked": 3.0}, "mixup": 0.1},
 }
+TEMPERATURES = ("spread", "mixed 0.2", "mixed 1")
+INPUTS = 2000  # training inputs that a temperature is fitted on
 
 
 def configuration(candidate: str, setting: str, sparsity: float, seed: int) -> Config:
@@ -94,27 +109,76 @@ def splits(config: Config, images: int | None) -> Splits:
         train, validation = source.train.divide(0.25, seed=config.seed)
     else:
         first = 20_000 + 1000 * (config.seed - 100)
+        if first + images > 30_000:
+            raise ValueError(f"seed {config.seed} would learn from validation images")
         train = source.train.take(range(first, first + images))
         validation = source.train.take(range(30_000, 40_000))
     return Splits(Source(source.name, source.classes, source.shape, train, validation), train, None)
 
 
-def run(candidate: str, setting: str, sparsity: float, seed: int) -> dict[str, Any]:
+def run(candidate: str, setting: str, sparsity: float, seed: int, temperatures: bool) -> list[dict[str, Any]]:
+    """The rows of one training: its network as it is, and at each temperature."""
     config = configuration(candidate, setting, sparsity, seed)
     trainer = Trainer(config, splits(config, SETTINGS[setting][2]))
+    snapshots = []
     while trainer.epoch < config.epochs:
         for _ in trainer.steps():
-            pass
+            if temperatures and trainer.sparse.table.snapshots(trainer.sparse.step):
+                snapshots.append(snapshot(trainer))
         trainer.finish_epoch()
-    logits, labels = trainer.predict(trainer.finalize(), "test")
+    model = trainer.finalize()
+    logits, labels = trainer.predict(model, "test")
+    values = fitted(trainer, model, snapshots[1::2]) if temperatures else {}
+    place = {"setting": setting, "sparsity": sparsity, "seed": seed, "candidate": candidate}
+    rows = [place | judged(logits, labels)]
+    for name, value in values.items():
+        print(f"  {name}: T = {value:.4f}", flush=True)
+        rows.append(place | {"candidate": named(candidate, name)} | judged(logits / value, labels))
+    return rows
+
+
+def judged(logits: Tensor, labels: Tensor) -> dict[str, str]:
     temperature = fit_temperature(logits=logits, labels=labels).value  # on these very images: flattering
     plain, scaled = (report(logits=logits.double() / t, labels=labels) for t in (1.0, temperature))
     numbers = {
         "accuracy": plain.accuracy, "ece_15": plain.ece_15, "nll": plain.nll, "temperature": temperature,
         "ece_15_scaled": scaled.ece_15, "nll_scaled": scaled.nll,
     }  # fmt: skip
-    place = {"setting": setting, "sparsity": sparsity, "seed": seed, "candidate": candidate}
-    return place | {name: f"{float(value):.5f}" for name, value in numbers.items()}
+    return {name: f"{float(value):.5f}" for name, value in numbers.items()}
+
+
+def named(candidate: str, temperature: str) -> str:
+    return f"{candidate}; T {temperature}"
+
+
+def snapshot(trainer: Trainer) -> nn.Module:
+    """p*W as it is now, with statistics of batch norm from a few batches of training data."""
+    trained = trainer.splits.train
+    batches = list(trained.take(range(1024)).batches(128)) if trainer.sparse.needs_loader else None
+    return trainer.sparse.finalize(batches, average=False).eval()
+
+
+def fitted(trainer: Trainer, model: nn.Module, snapshots: list[nn.Module]) -> dict[str, float]:
+    """The temperatures that follow from training data alone."""
+    inputs = trainer.splits.train.take(range(INPUTS))
+    batches = list(inputs.batches(100))
+    logits = predict(model, batches)[0]
+    together = torch.stack([predict(each, batches)[0].softmax(1) for each in snapshots]).mean(0)
+    values = {"spread": best_temperature(logits, together)}
+    for alpha in (0.2, 1.0):
+        random = np.random.default_rng(trainer.config.seed)
+        pairs = [mixup(x, y, trainer.splits.source.classes, alpha=alpha, generator=random) for x, y in batches * 10]
+        logits = torch.cat([predict(model, [(x, y.argmax(1))])[0] for x, y in pairs])
+        values[f"mixed {alpha:g}"] = best_temperature(logits, torch.cat([y for _, y in pairs]))
+    return values
+
+
+def best_temperature(logits: Tensor, targets: Tensor) -> float:
+    """With the lowest cross-entropy to rows of probabilities; fit_temperature takes labels."""
+    found = optimize.minimize_scalar(
+        lambda u: float(F.cross_entropy(logits.double() / math.exp(u), targets.double())), bounds=(-3, 3), method="bounded"
+    )
+    return math.exp(found.x)
 
 
 def main() -> None:
@@ -123,6 +187,7 @@ def main() -> None:
     parser.add_argument("--setting", choices=SETTINGS, action="append", required=True)
     parser.add_argument("--sparsity", type=float, action="append", required=True)
     parser.add_argument("--seed", type=int, action="append", required=True)
+    parser.add_argument("--temperatures", action="store_true", help=f"also {', '.join(TEMPERATURES)}")
     wanted = parser.parse_args()
     warnings.simplefilter("ignore", cigl.CiglWarning)
     rows = list(csv.DictReader(FILE.open())) if FILE.is_file() else []
@@ -131,14 +196,17 @@ def main() -> None:
         for setting in wanted.setting:
             for sparsity in wanted.sparsity:
                 for candidate in wanted.candidate:
-                    if (candidate, setting, sparsity, seed) not in done:
-                        row = run(candidate, setting, sparsity, seed)
+                    names = [candidate, *(named(candidate, name) for name in TEMPERATURES if wanted.temperatures)]
+                    if all((name, setting, sparsity, seed) in done for name in names):
+                        continue
+                    for row in run(candidate, setting, sparsity, seed, wanted.temperatures):
                         print(*row.values(), sep=", ", flush=True)
-                        rows.append(row)
-                        with FILE.open("w", newline="") as file:
-                            writer = csv.DictWriter(file, list(row))
-                            writer.writeheader()
-                            writer.writerows(rows)
+                        if (row["candidate"], setting, sparsity, seed) not in done:
+                            rows.append(row)
+                    with FILE.open("w", newline="") as file:
+                        writer = csv.DictWriter(file, list(rows[0]))
+                        writer.writeheader()
+                        writer.writerows(rows)
 
 
 if __name__ == "__main__":

@@ -176,7 +176,9 @@ def fitted(trainer: Trainer, model: nn.Module, snapshots: list[nn.Module]) -> di
 def best_temperature(logits: Tensor, targets: Tensor) -> float:
     """With the lowest cross-entropy to rows of probabilities; fit_temperature takes labels."""
     found = optimize.minimize_scalar(
-        lambda u: float(F.cross_entropy(logits.double() / math.exp(u), targets.double())), bounds=(-3, 3), method="bounded"
+        lambda u: float(F.cross_entropy(logits.double() / math.exp(u), targets.double())),
+        bounds=(-3, 3),
+        method="bounded",
     )
     return math.exp(found.x)
 

@@ -87,6 +87,7 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "parabola 0.12": {"options": {"factor": 0.12, "power": 2.0}},
     "parabola 0.15": {"options": {"factor": 0.15, "power": 2.0}},
     "straight 0.13, n-3": {"options": {"factor": 0.13, "unmasked": 3.0}},  # cigl-rise
+    "straight 0.13, n-3, again": {"options": {"factor": 0.13, "unmasked": 3.0}},  # by the code of the second round
     "straight 0.13, n-3, mixup 0.1": {"options": {"factor": 0.13, "unmasked": 3.0}, "mixup": 0.1},
     "straight 0.13, n-3, mixup 0.2": {"options": {"factor": 0.13, "unmasked": 3.0}, "mixup": 0.2},
     "straight 0.16, n-3": {"options": {"factor": 0.16, "unmasked": 3.0}},

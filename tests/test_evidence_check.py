@@ -26,7 +26,7 @@ def script(name):
     return module
 
 
-check, run = script("check"), script("run")
+check, run, fresh, goals = (script(name) for name in ("check", "run", "fresh", "goals"))
 
 
 def test_interval_of_one_cell_is_students():
@@ -115,7 +115,44 @@ def test_the_rule_that_was_searched_is_the_catalogues(monkeypatch):
             rates = [each.mask_rate(layer, active, tables[0], step) for each in (candidate, rule)]
             assert rates[0] == pytest.approx(rates[1])
     rows = list(csv.DictReader(search.FILE.open()))
-    assert len(rows) == 153
+    assert len(rows) == 335
     for row in rows:
-        config = search.configuration(row["candidate"], row["setting"], float(row["sparsity"]), int(row["seed"]))
+        candidate, _, temperature = row["candidate"].partition("; T ")
+        assert temperature in ("", *search.TEMPERATURES)
+        config = search.configuration(candidate, row["setting"], float(row["sparsity"]), int(row["seed"]))
         assert config.seed >= 100
+
+
+def test_images_of_the_table_are_no_ones_of_the_search(monkeypatch):
+    """Nor those of the other studies, which learn from the first ones and have the official test images."""
+    monkeypatch.syspath_prepend(EVIDENCE)
+    search = importlib.import_module("search")
+    taken = []
+
+    class Numbers:
+        def take(self, numbers):
+            taken.append(set(numbers))
+            return self
+
+    source = SimpleNamespace(name="images", classes=10, shape=(3, 32, 32), train=Numbers())
+    monkeypatch.setattr(cigl.data, "open", lambda *_, **__: source)
+    monkeypatch.setattr(fresh, "replace", lambda source, **_: source)
+    fresh.cifar10()
+    (learned, tested), used = taken, len(taken)
+    for setting, seeds in (("mlp", (100, 101)), ("wrn10", (100, 101, 102, 103))):
+        for seed in seeds:
+            search.splits(SimpleNamespace(dataset="images", seed=seed), search.SETTINGS[setting][2])
+    searched = set().union(*taken[used:])
+    assert not learned & tested
+    assert not (learned | tested) & (searched | set(range(10_000)))
+    assert max(tested) < 50_000  # CIFAR-10 has no more to learn from
+    with pytest.raises(ValueError, match="validation images"):
+        search.splits(SimpleNamespace(dataset="images", seed=102), search.SETTINGS["mlp"][2])
+
+
+def test_goals_are_judged_from_the_committed_runs(capsys):
+    goals.main()
+    text = capsys.readouterr().out
+    for title in goals.TITLES.values():
+        assert f"{title}: accuracy (%) / ECE / NLL" in text
+    assert text.count("accuracy − RigL's") >= 2

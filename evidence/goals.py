@@ -1,6 +1,6 @@
 """The tables of docs/results.md on the rising mask, from results/rise and results/rise-conv: python evidence/goals.py.
 
-Means over seeds; then, for each method with a rise, the goals that were set before the first run: yes or no in each
+Means and standard deviations over seeds; then, for each method with a rise, the goals that were set before the first run: yes or no in each
 cell, against the methods without a rise. "Yes" is about means; the interval says what chance could do.
 """
 
@@ -68,6 +68,11 @@ def difference(study: Study, one: Entry, other: Entry, sparsity: float, metric: 
     return pairs.mean(), pairs.mean() - reach, pairs.mean() + reach
 
 
+def spread(values: np.ndarray, digits: int) -> str:
+    """The mean, and the standard deviation over seeds."""
+    return f"{values.mean():.{digits}f} ± {values.std(ddof=1):.{digits}f}"
+
+
 def signed(value: float, digits: int) -> str:
     return f"{value:+.{digits}f}".replace("-", "−")
 
@@ -111,8 +116,8 @@ def table(title: str, study: Study, rows: dict[str, Callable[[float], str]]) -> 
 
 def means(study: Study, entry: Entry) -> Callable[[float], str]:
     def cell(sparsity: float) -> str:
-        accuracy, ece, nll = (study.seeds(entry, sparsity, metric).mean() for metric in ("accuracy", "ece_15", "nll"))
-        return f"{100 * accuracy:.1f} / {ece:.3f} / {nll:.3f}"
+        accuracy, ece, nll = (study.seeds(entry, sparsity, metric) for metric in ("accuracy", "ece_15", "nll"))
+        return f"{spread(100 * accuracy, 1)} / {spread(ece, 3)} / {spread(nll, 3)}"
 
     return cell
 

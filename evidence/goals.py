@@ -1,7 +1,8 @@
 """The tables of docs/results.md on the rising mask, from results/rise and results/rise-conv: python evidence/goals.py.
 
-Means and standard deviations over seeds; then, for each method with a rise, the goals that were set before the first run: yes or no in each
-cell, against the methods without a rise. "Yes" is about means; the interval says what chance could do.
+Means and standard deviations over seeds; then, for each method with a rise, the goals that were set before the first
+run: yes or no in each cell, against the methods without a rise. "Yes" is about means; the interval says what chance
+could do.
 """
 
 from __future__ import annotations

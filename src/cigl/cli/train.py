@@ -37,6 +37,7 @@ def train_command(**options: Any) -> None:
     Examples:
       cigl train
       cigl train --preset fashion-mnist-mlp --method rigl --out runs/rigl
+      cigl train --method cigl-rise
       cigl train --dataset folder:photos --model resnet18 --epochs 30
       cigl train --resume runs/rigl
       torchrun --nproc-per-node 4 -m cigl train --out runs/a

@@ -19,7 +19,7 @@ import torch as torch  # first: the kernels are linked to no OpenMP and find tor
 from cigl.errors import CiglError
 from cigl.runtime.program import interface
 
-ABI = 5
+ABI = 6
 ISAS = ("avx512", "avx2", "portable")  # the best first
 _FOLDER = Path(__file__).parent
 
@@ -111,6 +111,8 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     program = ctypes.POINTER(interface.ProgramStruct)
     pointers, seconds = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_double)
     library.cigl_run.argtypes = [ctypes.c_char_p, program, ctypes.c_void_p, pointers, pointers, seconds]
+    library.cigl_recur.restype = ctypes.c_int64
+    library.cigl_recur.argtypes = [ctypes.c_char_p, ctypes.POINTER(interface.RecurrentStruct)]
     library.cigl_train.restype = ctypes.c_int64
     steps = [ctypes.c_int64, ctypes.c_int64]
     library.cigl_train.argtypes = [ctypes.c_char_p, program, *steps, ctypes.c_void_p, pointers, pointers, seconds]

@@ -14,8 +14,8 @@ from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.network import Network
 from cigl.runtime.program import library
 
-# Floats of input channels (times the kernel's rows) in one vector each, whose tiles are meant to stay in the first-level
-# cache together.
+# Input channels (times the kernel's rows, times a vector's floats) whose activations are meant to stay in the
+# first-level cache together.
 _BLOCK = 1024
 _WORTH = 8  # non-zeros per output channel and block, below which blocks cost more than they bring
 

@@ -20,6 +20,7 @@ from cigl.calibrate.bins import Array
 from cigl.calibrate.evaluate import evaluating, forward, labels_of
 from cigl.calibrate.report import RESAMPLES, Estimate
 from cigl.errors import CiglError
+from cigl.notebook import preformatted
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 CURVE = tuple(k / 20 for k in range(1, 20))
@@ -87,6 +88,9 @@ class RegressionReport:
             "coverage": {str(level): share.to_dict() for level, share in self.coverage.items()},
             "curve": [list(point) for point in self.curve],
         }
+
+    def _repr_html_(self) -> str:
+        return preformatted(str(self))
 
     def __str__(self) -> str:
         rows = {"gaussian nll": self.nll, "rmse": self.rmse}

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from cigl.errors import CiglError, CiglWarning, count
+from cigl.notebook import paragraphs, table
 from cigl.sparsify import checkpoint, finish
 from cigl.sparsify.batch_norm import Forward, running_norms
 from cigl.sparsify.binding import Binding
@@ -141,6 +142,11 @@ class Sparsifier:
             f"{count(active, 'weight')} of {weights:,} in {count(len(self.layers), 'layer')} "
             f"({100 - 100 * active / weights:.4g} % sparsity)>"
         )
+
+    def _repr_html_(self) -> str:
+        """What a process knows by itself: a ``summary`` of sharded parameters needs them all."""
+        rows = [(x.name, "x".join(map(str, x.shape)), f"{x.target:,}", f"{x.target / x.size:.4f}") for x in self.layers]
+        return paragraphs(repr(self).strip("<>")) + table(("layer", "shape", "weights", "density"), rows, texts=2)
 
     # Results
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from cigl.cli.format import command
-from cigl.cli.shared import Json, app, errors_in_one_line, importing
+from cigl.cli.shared import Json, app, errors_in_one_line, importing, show_next
 from cigl.cli.status import status_line
 from cigl.errors import CiglError
 from cigl.phases import phase
@@ -61,7 +62,17 @@ def bench(
             with phase("measuring"):
                 found = measuring.bench(dense, fast, x, rivals, threads=threads, seconds=seconds)
         found["load_seconds"] = loaded
-        typer.echo(json.dumps(found) if as_json else _table(found))
+        if as_json:
+            typer.echo(json.dumps(found))
+            return
+        typer.echo(_table(found))
+        name, again = shlex.quote(str(file)), f" --shape {shape}" * bool(shape)
+        steps = [(f"cigl predict {name} photo.jpg", "classes of images, with probabilities")]
+        if batch == 1:
+            steps.append((f"cigl bench {name} --batch 64{again}", "its speed on batches of 64"))
+        if "onnxruntime" not in rivals:
+            steps.append((f"cigl bench {name} --against torch,onnxruntime{again}", "against ONNX Runtime too"))
+        show_next(*steps[fast.preprocessing is None :])
 
 
 def _shape(asked: str, about: Any, plan: dict[str, Any], file: Path) -> list[int]:

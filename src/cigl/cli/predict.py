@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ import typer
 
 from cigl.cli.bars import bar
 from cigl.cli.format import command
-from cigl.cli.shared import Json, app, errors_in_one_line, importing
+from cigl.cli.shared import Json, app, errors_in_one_line, importing, show_next
 from cigl.cli.status import status_line
 from cigl.errors import CiglError
 
@@ -61,6 +62,9 @@ def predict(
             number = f"{len(failed)} of {len(files)} image{'s' * (len(files) != 1)}"
             typer.echo(f"{number} could not be read.", err=True)
             raise typer.Exit(1)
+        again = f"cigl predict {shlex.quote(str(model))} ..."
+        more = [(f"{again} --top 3", "the three likeliest classes of each")] if top == 1 else []
+        show_next(*more, (f"{again} --json", "all numbers, for scripts"), err=True)
 
 
 def _files(given: Sequence[Path]) -> list[str]:

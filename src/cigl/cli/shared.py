@@ -110,16 +110,16 @@ def show_names(names: dict[str, str], as_json: bool) -> None:
         show_columns(list(names.items()))
 
 
-def show_columns(rows: list[tuple[str, ...]], indent: str = "") -> None:
+def show_columns(rows: list[tuple[str, ...]], indent: str = "", err: bool = False) -> None:
     """Texts below each other; the last may be of any length."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     for row in rows:
         cells = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)]
-        typer.echo((indent + "  ".join([*cells, row[-1]])).rstrip())
+        typer.echo((indent + "  ".join([*cells, row[-1]])).rstrip(), err=err)
 
 
-def show_next(*commands: tuple[str, str]) -> None:
-    """The commands that one may want next, each with what it does."""
+def show_next(*commands: tuple[str, str], err: bool = False) -> None:
+    """The commands that one may want next, each with what it does; ``err`` where the output is data, to be piped."""
     if commands:
-        typer.echo("\nnext:")
-        show_columns(list(commands), indent="  ")
+        typer.echo("\nnext:", err=err)
+        show_columns(list(commands), indent="  ", err=err)

@@ -43,9 +43,7 @@ def _options(
 
 OUTPUT = "Output"  # the group of options that every command has
 Json = Annotated[bool, typer.Option("--json", help="print JSON, for scripts", rich_help_panel=OUTPUT)]
-Explain = Annotated[
-    bool, typer.Option("--explain", help="say what the numbers of the table mean", rich_help_panel=OUTPUT)
-]
+Explain = Annotated[bool, typer.Option("--explain", help="explain the numbers in the table", rich_help_panel=OUTPUT)]
 
 
 @contextmanager

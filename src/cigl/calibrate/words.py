@@ -38,7 +38,8 @@ def verdict(report: Report) -> str:
 
 
 def wrapped(text: str, indent: int = 0) -> str:
-    return textwrap.fill(text, 80, subsequent_indent=" " * indent)
+    """Lines of at most 80 characters; a number stays with its percent sign."""
+    return textwrap.fill(text.replace(" %", "\0%"), 80, subsequent_indent=" " * indent).replace("\0", " ")
 
 
 def samples(n: int) -> str:

@@ -188,4 +188,4 @@ def test_a_table_fits_the_terminal():
     assert lines[1].split()[0].endswith("aaa.jpg")
     assert "a" * 100 in table(rows, None)[1]
     short = table([("cat.jpg", [("cat", 0.931)])], 80)
-    assert short == ["image    class  probability", "cat.jpg  cat          93.1%"]
+    assert short == ["image    class  probability", "cat.jpg  cat         93.1 %"]

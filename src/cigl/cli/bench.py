@@ -14,7 +14,7 @@ import typer
 from cigl.cli.format import command
 from cigl.cli.shared import Json, app, errors_in_one_line, importing, show_next
 from cigl.cli.status import status_line
-from cigl.errors import CiglError
+from cigl.errors import CiglError, percent
 from cigl.phases import phase
 
 
@@ -97,7 +97,7 @@ def _table(found: dict[str, Any]) -> str:
     lines += [f"{name:<12} {each:>10.3f} {ratios.get(name, 1.0):>12.2f}x" for name, each in times.items()]
     lines += [f"{name:<12} {'-':>10}   {reason}" for name, reason in found["missing"].items()]
     share = found["share_of_peak"]
-    peak = "" if share is None else f", {share:.0%} of the {found['peak_gflops']:.0f} that a core can do"
+    peak = "" if share is None else f", {percent(share, 0)} of the {found['peak_gflops']:.0f} that a core can do"
     lines += [
         f"{found['gflops_on_nonzeros']:.1f} GFLOP/s on non-zeros{peak}",
         f"{found['sparse_units']} of {found['units']} operations run sparse",

@@ -16,7 +16,7 @@ from cigl.cli.bars import bar
 from cigl.cli.format import command
 from cigl.cli.shared import Json, app, errors_in_one_line, importing, show_next
 from cigl.cli.status import status_line
-from cigl.errors import CiglError
+from cigl.errors import CiglError, percent
 
 if TYPE_CHECKING:
     from torch import nn
@@ -177,8 +177,8 @@ def table(rows: Sequence[Row], width: int | None) -> list[str]:
 
     >>> print("\\n".join(table([("photos/cat.jpg", [("cat", 0.93), ("dog", 0.04)])], 80)))
     image           class  probability
-    photos/cat.jpg  cat          93.0%
-                    dog           4.0%
+    photos/cat.jpg  cat         93.0 %
+                    dog          4.0 %
     """
     first, second, last = "image", "class", "probability"
     classes = max(len(second), *(len(name) for _, row in rows for name, _ in row))
@@ -193,7 +193,7 @@ def table(rows: Sequence[Row], width: int | None) -> list[str]:
         image = image if len(image) <= files else "…" + image[len(image) - files + 1 :]
         for name, probability in row:
             name = name if len(name) <= classes else name[: classes - 1] + "…"
-            lines.append(f"{image:<{files}}  {name:<{classes}}  {probability:>{len(last)}.1%}")
+            lines.append(f"{image:<{files}}  {name:<{classes}}  {percent(probability):>{len(last)}}")
             image = ""
     return lines
 

@@ -156,6 +156,15 @@ def test_ctrl_c_while_libraries_are_imported_is_one_line():
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted.\n")
 
 
+@pytest.mark.skipif(os.name == "nt", reason="bash")
+def test_a_closed_pipe_is_no_error():
+    """As in `cigl methods | head -1`."""
+    code = "import time; time.sleep(1); from cigl.cli import app; app(['methods'], prog_name='cigl')"
+    shell = f'{{ "{sys.executable}" -c "{code}"; echo "code $?" >&2; }} | true'
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True)
+    assert done.stderr == "code 141\n"
+
+
 def test_ctrl_c_in_a_command_is_one_line(monkeypatch):
     def interrupted():
         raise KeyboardInterrupt

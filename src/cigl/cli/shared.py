@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -95,6 +96,9 @@ def errors_in_one_line(
         except KeyboardInterrupt:
             report(" ".join([MESSAGE, how_to_resume()]).strip(), "all")
             raise typer.Exit(130) from None
+        except BrokenPipeError:  # whoever read the output has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be flushed
+            raise typer.Exit(141) from None
         except OSError as error:
             report(f"error: {error.strerror or error}: {error.filename or ''}")
             wait_for_the_first()

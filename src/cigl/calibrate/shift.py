@@ -99,7 +99,7 @@ def under_shift(
     for severity in severities:
         check_severity(severity)
     if not kinds or not severities:
-        raise CiglError("say at least one kind and one severity.")
+        raise CiglError("give at least one kind and one severity.")
     if iter(loader) is loader:
         raise CiglError("the loader can be read only once, and each corruption needs it: pass a list or a DataLoader.")
 

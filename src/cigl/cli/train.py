@@ -216,7 +216,7 @@ def _signature() -> inspect.Signature:
         ("config", Path | None, None, "YAML file with options of the run, as key: value"),
         ("preset", str | None, None, "settings by name: " + ", ".join(PRESETS)),
         ("resume", Path | None, None, "resume the run in this folder"),
-        ("checkpoint_minutes", float, 10.0, "save at least this often, besides once per epoch (default: 10)"),
+        ("checkpoint_minutes", float, 10.0, "save at least this often, in addition to once per epoch (default: 10)"),
         ("timeout_minutes", float, 10.0, "how long the processes of torchrun wait for each other (default: 10)"),
         ("threads", int | None, None, "CPU threads (default: by the size of the work, one for a small network)"),
         ("log", str | None, None, "trackers, separated by commas: tensorboard, wandb, mlflow; or none"),

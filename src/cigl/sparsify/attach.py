@@ -109,7 +109,7 @@ def attach(
     _check_times(chosen, table)
     check_kind(kernels)
     if is_attached(model):
-        raise CiglError("this model is attached already: call detach() on its sparsifier first.")
+        raise CiglError("this model is already attached: call detach() on its sparsifier first.")
     selected = select(model, layers)
     check_all_sharded({s.name: s.parameter for s in selected})
     if sparsity:

@@ -167,7 +167,7 @@ class Sparsifier:
         Args:
             loader: Training data, to re-estimate batch-norm statistics. It is needed where the model has batch norm and
                 the returned weights are not those it was trained with (``needs_loader``); given for another method, the
-                statistics are re-estimated all the same.
+                statistics are still re-estimated.
             forward: ``forward(model, batch)`` runs one batch, where the usual forms of a batch don't fit.
             average: False takes the current weights instead of the average.
             whole: Of a sharded model (FSDP2), return a plain one with all weights on every process, not a sharded one.

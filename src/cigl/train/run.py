@@ -61,7 +61,7 @@ def train(
         config: The run; ``cigl.train.resolve({"sparsity": 0.9})`` makes one.
         out: The run's folder. It must not have a run in it.
         progress: ``progress(trainer, row)`` is called after every step (row None) and epoch (its metrics).
-        checkpoint_minutes: Save at least this often, besides once per epoch.
+        checkpoint_minutes: Save at least this often, in addition to once per epoch.
         ranks: The processes that train it together: every one of them calls this function, and rank 0 writes.
         threads: Of the CPU. By default chosen by the work in a step, one for a small network, and at most
             ``torch.get_num_threads()``.

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cigl.errors import percent
 from cigl.runtime import recurrent
 from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.network import Network
@@ -80,7 +81,7 @@ def of_module(
 
 def _no_kernel(layer: nn.Module) -> str:
     if isinstance(layer, recurrent.LAYERS) and not layer.proj_size:
-        return f"torch is faster for a {type(layer).__name__} with fewer than {recurrent.ZEROS:.0%} zeros"
+        return f"torch is faster for a {type(layer).__name__} with fewer than {percent(recurrent.ZEROS)} zeros"
     return f"there is no sparse kernel for {type(layer).__name__}"
 
 
@@ -93,8 +94,8 @@ def without_kernel(network: Network, facts: Survey, possible: Collection[int]) -
             known = facts.shapes[unit.inputs[0]] is not None and facts.shapes[unit.outputs[0]] is not None
             if known and math.prod(weight.shape) >= _LEAST and weight.density <= 1 - MANY:
                 found[unit.name] = (
-                    f"{unit.name} has {1 - weight.density:.0%} zeros and runs dense: there is no sparse kernel for "
-                    f"{_described(unit.operation)} on inputs of shape {facts.shapes[unit.inputs[0]]}."
+                    f"{unit.name} has {percent(1 - weight.density, 0)} zeros and runs dense: there is no sparse kernel "
+                    f"for {_described(unit.operation)} on inputs of shape {facts.shapes[unit.inputs[0]]}."
                 )
     return found
 

@@ -103,7 +103,7 @@ def test_an_engine_runs_them_sparse_also_from_a_file(kind, images, tmp_path):
 
 def test_what_has_no_kernel_runs_in_torch_and_says_so():
     for options, zeros, reason in (
-        ({}, 0.6, "torch is faster for a LSTM with fewer than 70 % zeros"),
+        ({}, 0.6, "torch is faster for a LSTM with fewer than 70.% zeros"),
         ({"proj_size": 8}, 0.9, "no sparse kernel for LSTM"),
     ):
         layer = thinned(nn.LSTM(16, 32, **options), zeros)

@@ -117,6 +117,17 @@ def test_what_has_no_kernel_runs_in_torch_and_says_so():
         assert_same(fast(x), model(x))
 
 
+def test_results_are_float32_whatever_the_default_type_is():
+    layer, x = thinned(nn.LSTM(12, 20)), torch.randn(4, 3, 12)
+    with torch.no_grad():
+        expected = layer(x)
+        torch.set_default_dtype(torch.float64)
+        try:
+            assert_same(sparse_forward(layer)(x), expected)
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+
 def test_packed_sequences_and_single_images_with_few_zeros_go_to_torch():
     layer = thinned(nn.GRU(12, 20), 0.8)
     fast = sparse_forward(layer)

@@ -57,10 +57,10 @@ class SparseRecurrent:
         x = input if is_batch else input.unsqueeze(int(steps_first))
         size = (len(self._parts), images, layer.hidden_size)
         kept = [each.reshape(size).contiguous().clone() for each in states]
-        kept += [torch.zeros(size) for _ in range(_states(layer) - len(kept))]
+        kept += [torch.zeros(size, dtype=torch.float32) for _ in range(_states(layer) - len(kept))]
         directions = 2 if layer.bidirectional else 1
         for number in range(layer.num_layers):
-            out = torch.empty(*x.shape[:2], directions * layer.hidden_size)
+            out = torch.empty(*x.shape[:2], directions * layer.hidden_size, dtype=torch.float32)
             for direction in range(directions):
                 place = number * directions + direction
                 project, recurrence = self._parts[place]

@@ -110,7 +110,7 @@ def test_attaching_twice():
     model = mlp()
     optimizer = sgd(model)
     attach(model, optimizer, "rigl")
-    with pytest.raises(cigl.CiglError, match="attached already: call detach"):
+    with pytest.raises(cigl.CiglError, match="already attached: call detach"):
         attach(model, optimizer, "rigl")
     other = copy.deepcopy(model)
     attach(other, sgd(other), "rigl")  # a copy is free

@@ -57,12 +57,33 @@ def transformer_encoder() -> Network:
     return nn.TransformerEncoder(layer, 6, enable_nested_tensor=False), lambda batch: torch.randn(batch, 128, 512)
 
 
+class LastState(nn.Module):
+    """Two layers of an LSTM or GRU, and a classifier of the last state."""
+
+    def __init__(self, kind: type[nn.LSTM] | type[nn.GRU]):
+        super().__init__()
+        self.recurrent, self.head = kind(256, 512, 2, batch_first=True), nn.Linear(512, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.recurrent(x)[0][:, -1])
+
+
+def lstm() -> Network:
+    return LastState(nn.LSTM), lambda batch: torch.randn(batch, 64, 256)
+
+
+def gru() -> Network:
+    return LastState(nn.GRU), lambda batch: torch.randn(batch, 64, 256)
+
+
 NETWORKS: dict[str, Callable[[], Network]] = {
     "bert-base": bert_base,
     "distilbert": distilbert,
     "gpt2": gpt2,
     "deit-small": deit_small,
     "transformer-encoder": transformer_encoder,
+    "lstm": lstm,
+    "gru": gru,
 }
 
 

@@ -1,10 +1,12 @@
 """The command line as a person and as a script use it."""
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import cigl
@@ -29,29 +31,23 @@ finally:
     assert result.stdout.rstrip().endswith("False False")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        [],
-        ["train"],
-        ["evaluate"],
-        ["data", "list"],
-        ["data", "get"],
-        ["methods"],
-        ["models"],
-        ["study", "list"],
-        ["study", "run"],
-        ["study", "status"],
-        ["report"],
-        ["export"],
-        ["predict"],
-        ["bench"],
-    ],
-)
-def test_every_command_has_help_with_an_example(command):
-    result = runner.invoke(app, [*command, "--help"])
+def commands(of, path=()):
+    """The names of every command and of every group of commands."""
+    yield path
+    for name, each in getattr(of, "commands", {}).items():
+        yield from commands(each, (*path, name))
+
+
+@pytest.mark.parametrize("command", list(commands(typer.main.get_command(app))), ids=" ".join)
+def test_every_command_has_help_in_our_words_with_an_example(command):
+    result = runner.invoke(app, [*command, "--help"], terminal_width=80)
     assert result.exit_code == 0
-    assert "cigl " + " ".join(command) in " ".join(result.output.split()) or not command
+    if "Commands:" in result.output:
+        assert not [line for line in result.output.splitlines() if line.endswith("...") and "Usage" not in line]
+    else:
+        assert re.search(f"Examples?:\n    cigl {' '.join(command)}", result.output)
+        assert "\nOutput:\n" in result.output
+        assert not re.search(r"range>|\[default|\[required|list\[|[{}]", result.output)
 
 
 def test_every_key_is_a_flag():

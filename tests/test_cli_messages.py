@@ -109,8 +109,9 @@ def test_data_list_says_what_is_here(tmp_path, monkeypatch):
 def test_help_is_grouped_and_has_defaults():
     shown = " ".join(runner.invoke(app, ["train", "--help"], terminal_width=100).output.split())
     assert "Optimizer: --optimizer <str> optimizer: sgd, adam or adamw (default: sgd)" in shown
-    assert shown.index("What is trained:") < shown.index("Method (") < shown.index("Output:")
-    assert "range>" not in shown
+    assert (
+        shown.index("What is trained:") < shown.index("Method (") < shown.index("Output:") < shown.index("--log-every")
+    )
 
 
 def test_version_and_module():
@@ -153,6 +154,15 @@ def test_ctrl_c_while_libraries_are_imported_is_one_line():
     code += "with ends_at_once():\n    os.kill(os.getpid(), signal.SIGINT)\nprint('not reached')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted.\n")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="bash")
+def test_a_closed_pipe_is_no_error():
+    """As in `cigl methods | head -1`."""
+    code = "import time; time.sleep(1); from cigl.cli import app; app(['methods'], prog_name='cigl')"
+    shell = f'{{ "{sys.executable}" -c "{code}"; echo "code $?" >&2; }} | true'
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True)
+    assert done.stderr == "code 141\n"
 
 
 def test_ctrl_c_in_a_command_is_one_line(monkeypatch):

@@ -96,6 +96,15 @@ def test_folders_and_images_that_are_broken(photos, file, tmp_path):
     assert "1 of 13 images could not be read." in result.stderr
 
 
+def test_next_commands_are_no_part_of_the_data(photos, file):
+    result = runner.invoke(app, ["predict", str(file), str(photos / "val")])
+    assert len(result.stdout.splitlines()) == 1 + 12
+    assert f"next:\n  cigl predict {file} ... --top 3 " in result.stderr
+    assert "--top 3" not in runner.invoke(app, ["predict", str(file), str(photos / "val"), "--top", "2"]).stderr
+    bench = runner.invoke(app, ["bench", str(file), "--seconds", "0"])
+    assert f"next:\n  cigl predict {file} photo.jpg" in bench.stdout
+
+
 def test_mistakes_are_one_line(photos, run, file, tmp_path):
     (tmp_path / "empty").mkdir()
     vectors = tmp_path / "vectors.cigl"
@@ -179,4 +188,4 @@ def test_a_table_fits_the_terminal():
     assert lines[1].split()[0].endswith("aaa.jpg")
     assert "a" * 100 in table(rows, None)[1]
     short = table([("cat.jpg", [("cat", 0.931)])], 80)
-    assert short == ["image    class  probability", "cat.jpg  cat          93.1%"]
+    assert short == ["image    class  probability", "cat.jpg  cat         93.1 %"]

@@ -47,6 +47,14 @@ def listed(names: Iterable[object], most: int = 3) -> str:
     return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
 
 
+def percent(share: float, decimals: int = 1) -> str:
+    """
+    >>> percent(0.6846), percent(0.9, 0)
+    ('68.5 %', '90 %')
+    """
+    return f"{100 * share:.{decimals}f} %"
+
+
 def count(number: int, what: str) -> str:
     """
     >>> count(1, "snapshot"), count(1200, "step")

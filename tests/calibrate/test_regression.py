@@ -24,7 +24,7 @@ def test_against_scipy():
     for level, share in r.curve:
         assert share == pytest.approx((normal.cdf(targets.double()) <= level).mean())
     json.dumps(r.to_dict(), allow_nan=False)
-    assert "coverage of 95%" in str(r)
+    assert "coverage of 95 %" in str(r)
 
 
 def test_calibrated_predictions_cover_as_they_say():

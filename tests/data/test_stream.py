@@ -121,8 +121,16 @@ def test_tiny_imagenet_folder_streams_too(tmp_path):
     assert next(source.test.batches(3))[1].tolist() == [0, 1, 2]
 
 
+def test_more_workers_than_cores_are_no_warning(photos, monkeypatch, recwarn):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0}, raising=False)
+    split = cigl.data.open(f"folder:{photos}").train
+    recwarn.clear()
+    assert next(split.batches(4, workers=2))[0].shape[0] == 4
+    assert not recwarn.list
+
+
 def test_no_folder(tmp_path):
-    with pytest.raises(CiglError, match="there is no folder"):
+    with pytest.raises(CiglError, match=r"there is no folder .*: give folder:PATH with PATH/train/CLASS/"):
         cigl.data.open(f"folder:{tmp_path / 'nothing'}")
 
 

@@ -117,7 +117,7 @@ def test_a_torn_row_is_left_out(tmp_path):
 
 def test_a_tracker_that_fails_does_not_stop_the_run(tmp_path, memory, monkeypatch):
     monkeypatch.setattr(Memory, "scalars", lambda *_: 1 / 0)
-    with pytest.warns(CiglWarning, match=r"json failed \(division by zero\): the run goes on without it") as caught:
+    with pytest.warns(CiglWarning, match=r"json failed \(division by zero\): the run continues without it") as caught:
         result = train(CONFIG, tmp_path / "a", log=("json",))
     assert result["test"]["report"]["accuracy"]["value"] > 0.1
     assert len([each for each in caught if "json failed" in str(each.message)]) == 1

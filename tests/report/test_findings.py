@@ -79,6 +79,25 @@ def test_a_lower_ece_that_costs_accuracy_is_no_win(finished_and_large):
         assert any(note.startswith("†") for note in table.notes) != bold
 
 
+def test_a_loss_that_few_seeds_leave_unclear_is_no_win_either(finished_and_large):
+    """Ten points less on average, with seeds so far apart that it is not significant."""
+    spread = {0: 0.4, 1: 0.0, 2: -0.1}
+    runs = []
+    for run in finished_and_large.runs:
+        if run.cell.method == "cigl":
+            rigl = next(x for x in finished_and_large.runs if x.cell.method == "rigl" and x.cell.seed == run.cell.seed)
+            value = rigl.numbers[False]["accuracy"].value - spread[run.cell.seed]
+            numbers = {k: {**found, "accuracy": Measured(value, FLAT)} for k, found in run.numbers.items()}
+            run = replace(run, numbers=numbers)
+        runs.append(run)
+    unclear = replace(finished_and_large, runs=runs)
+    assert "less accurate" not in against_reference(unclear, "small", "cigl")
+    table = kinds_of_tables()["ece"].make(unclear, "small")
+    entry = next(row for row in table.rows if row[0].text == "CigL")[-1]
+    assert not entry.bold
+    assert entry.text.endswith(" †")
+
+
 def test_one_seed_and_no_significance_are_said(tmp_path):
     make(tmp_path, a_study(sparsity=(0.8,), seeds=(0,)), n=60)
     found = against_reference(Evidence.read(tmp_path), "small", "cigl")

@@ -18,6 +18,8 @@ def test_it_says_where_things_are(finished, tmp_path):
     assert "main: 14 finished runs" in done.output
     assert str(tmp_path / "here.html") in done.output
     assert (tmp_path / "here" / "ece-small.tex").is_file()
+    assert f"next:\n  python -m webbrowser {tmp_path / 'here.html'}  open the page\n" in done.output
+    assert "study status" not in done.output
 
 
 def test_json(finished, tmp_path):

@@ -87,6 +87,17 @@ class UNet(nn.Module):
         return {"mask": c.softmax(1), "line": (self.line(c.flatten(2)).transpose(1, 2), c.shape[0])}
 
 
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.LSTM(8, 12, batch_first=True, bidirectional=True), nn.GRU(24, 12, 2)
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, x):
+        y = torch.tanh(self.first(x)[0].transpose(0, 1))
+        return self.head(self.second(y)[0].mean(0))
+
+
 def _bert():
     import transformers
 
@@ -109,6 +120,7 @@ NETWORKS = {  # a model, example inputs to capture it with, and inputs to call i
     "dense": lambda: (Dense(), None, PICTURES),
     "unet": lambda: (UNet(), None, PICTURES),
     "exported": lambda: (Mobile(), PICTURES, PICTURES),
+    "recurrent": lambda: (Recurrent(), None, (torch.randn(2, 6, 8),)),
     "encoder": _encoder,
     "bert": _bert,
 }

@@ -80,6 +80,15 @@ def test_the_table(file):
     assert code == 0, output
     for word in ("cigl", "torch", "onnxruntime", "GFLOP/s", "MB in memory", "loaded in", "2x3x8x8"):
         assert word in output
+    assert "next:" not in output  # nothing that was not measured
+
+
+def test_next_commands_are_those_that_were_not_run(file):
+    _, output = run(file)
+    assert f"\nnext:\n  cigl bench {file} --batch 64 " in output
+    assert f"  cigl bench {file} --against torch,onnxruntime  " in output
+    assert "predict" not in output  # the file says nothing of images
+    assert f"cigl bench {file} --against torch,onnxruntime --shape 3x8x8" in run(file, "--shape", "3x8x8")[1]
 
 
 def test_json(file):

@@ -235,7 +235,7 @@ def mutated(seed, count, *names):
 
 
 def test_mutated_files_are_refused_or_run():
-    mutated(0, 20, "mobile", "dense", "unet")
+    mutated(0, 20, "mobile", "dense", "unet", "recurrent")
 
 
 @pytest.mark.slow

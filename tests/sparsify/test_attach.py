@@ -49,7 +49,7 @@ def test_sparsity_out_of_range(sparsity):
         ({"epochs": "3"}, "epochs is '3'"),
         ({"epochs": 2.33}, "2.33 epochs of 40 steps"),
         ({"epochs": float("nan")}, "epochs is nan"),
-        ({"epochs": 1.5, "update_every": 10}, "nothing would be averaged: no epoch of 40 steps ends in the last 20%"),
+        ({"epochs": 1.5, "update_every": 10}, "nothing would be averaged: no epoch of 40 steps ends in the last 20 %"),
         ({"steps_per_epoch": 3.5}, "steps_per_epoch is 3.5"),
         ({"sparsity": "0.9"}, "sparsity is '0.9'"),
         ({"sparsity": None}, "sparsity is None"),
@@ -110,7 +110,7 @@ def test_attaching_twice():
     model = mlp()
     optimizer = sgd(model)
     attach(model, optimizer, "rigl")
-    with pytest.raises(cigl.CiglError, match="attached already: call detach"):
+    with pytest.raises(cigl.CiglError, match="already attached: call detach"):
         attach(model, optimizer, "rigl")
     other = copy.deepcopy(model)
     attach(other, sgd(other), "rigl")  # a copy is free

@@ -32,7 +32,7 @@ def words(rows=100):
 
 def test_less_than_half_names_the_largest_that_stays_dense():
     (message,) = said(lambda: choose(words()))
-    assert message.startswith("only 7.4% of the model's matrix weights are made sparse")
+    assert message.startswith("only 7.4 % of the model's matrix weights are made sparse")
     assert "words.weight (800 weights): make it sparse too with layers={'words.weight': True}" in message
     assert said(lambda: choose(words(8))) == []  # exactly half
     assert said(lambda: choose(words(), {"words": False})) == []  # meant to be dense
@@ -60,7 +60,7 @@ def test_without_sparsity_nothing_is_missing():
     model = words()
     times = {"epochs": 1, "steps_per_epoch": 2}
     assert said(lambda: cigl.attach(model, sgd(model), "dense", sparsity=0, **times)) == []
-    assert "only 7.4%" in said(lambda: cigl.attach(model := words(), sgd(model), "static", sparsity=0.5, **times))[0]
+    assert "only 7.4 %" in said(lambda: cigl.attach(model := words(), sgd(model), "static", sparsity=0.5, **times))[0]
 
 
 def test_true_takes_part_in_the_distribution():

@@ -74,6 +74,9 @@ def test_a_part_of_the_grid():
     assert len(study.only({"sparsity": ["0.95"], "method": ["cigl"]})) == 2
     assert len(study.only({"sparsity": ["0.8", "0.95"], "method": ["cigl", "rigl"], "seed": ["1"]})) == 4
     assert len(study.only({})) == 8
+    with_dense = quick(methods=METHODS | {"dense": {"method": "dense", "sparsity": 0}}, sparsity=(0.8, 0.95))
+    with pytest.raises(CiglError, match="--only has method=dense, which no run has with the rest"):
+        with_dense.only({"sparsity": ["0.95"], "method": ["cigl", "dense"]})
     with pytest.raises(CiglError, match="unknown method in --only 'cigll': did you mean 'cigl'"):
         study.only({"method": ["cigl", "cigll"]})
     with pytest.raises(CiglError, match="unknown axis in --only 'methods': did you mean 'method'"):

@@ -15,6 +15,9 @@ from cigl.calibrate.report import Estimate, Report
 from cigl.calibrate.words import cell
 from cigl.callable_module import make_callable
 from cigl.errors import CiglError, unknown
+from cigl.notebook import paragraphs, table
+
+_HEAD = ("", "a", "b", "a - b", "low", "high", "P(wrong sign)", "better")
 
 
 @dataclass(frozen=True)
@@ -73,12 +76,28 @@ class Comparison:
         return {"n": self.n, "differences": {name: asdict(row) for name, row in self.differences.items()}}
 
     def __str__(self) -> str:
-        lines = [f"a - b on the same {self.n:,} samples; 95 % intervals of the paired bootstrap"]
-        lines.append(f"{'':<18}{'a':>10}{'b':>10}{'a - b':>10}{'low':>10}{'high':>10}{'P(wrong sign)':>15}  better")
-        for row in self.differences.values():
-            numbers = "".join(f"{cell(row.name, x):>10}" for x in (row.a, row.b, row.difference, row.low, row.high))
-            lines.append(f"{row.name:<18}{numbers}{row.wrong_sign:15.3f}  {row.better}".rstrip())
-        return "\n".join(lines)
+        lines = [
+            f"{name:<18}{''.join(f'{number:>10}' for number in numbers)}{sign:>15}  {better}".rstrip()
+            for name, *numbers, sign, better in (_HEAD, *self._rows())
+        ]
+        return "\n".join([self._basis(), *lines])
+
+    def _repr_html_(self) -> str:
+        return paragraphs(self._basis()) + table(_HEAD, self._rows())
+
+    def _basis(self) -> str:
+        return f"a - b on the same {self.n:,} samples; 95 % intervals of the paired bootstrap"
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
+            (
+                row.name,
+                *(cell(row.name, x) for x in (row.a, row.b, row.difference, row.low, row.high)),
+                f"{row.wrong_sign:.3f}",
+                row.better,
+            )
+            for row in self.differences.values()
+        ]
 
 
 def compare(a: Report, b: Report) -> Comparison:

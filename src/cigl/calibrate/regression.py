@@ -19,7 +19,8 @@ from cigl.calibrate import intervals
 from cigl.calibrate.bins import Array
 from cigl.calibrate.evaluate import evaluating, forward, labels_of
 from cigl.calibrate.report import RESAMPLES, Estimate
-from cigl.errors import CiglError
+from cigl.errors import CiglError, percent
+from cigl.notebook import preformatted
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 CURVE = tuple(k / 20 for k in range(1, 20))
@@ -88,9 +89,12 @@ class RegressionReport:
             "curve": [list(point) for point in self.curve],
         }
 
+    def _repr_html_(self) -> str:
+        return preformatted(str(self))
+
     def __str__(self) -> str:
         rows = {"gaussian nll": self.nll, "rmse": self.rmse}
-        rows |= {f"coverage of {level:.0%}": share for level, share in self.coverage.items()}
+        rows |= {f"coverage of {percent(level, 0)}": share for level, share in self.coverage.items()}
         lines = [f"{self.n} targets; 95 % intervals", f"{'':<20}{'value':>9}{'low':>9}{'high':>9}"]
         lines += [f"{name:<20}{e:9.4f}{e.low:9.4f}{e.high:9.4f}" for name, e in rows.items()]
         return "\n".join([*lines, f"calibration curve off by {self.calibration_error:.4f} on average"])

@@ -18,6 +18,7 @@ from cigl.calibrate.registry import BINS, Metric
 from cigl.calibrate.samples import Samples, checked_input, measure_samples
 from cigl.callable_module import make_callable
 from cigl.errors import CiglError, unknown
+from cigl.notebook import paragraphs, table
 
 RESAMPLES = 1000
 NULL_DRAWS = 200  # label sets drawn from a model's own probabilities
@@ -190,6 +191,9 @@ class Report:
 
     def __str__(self) -> str:
         return "\n".join([words.wrapped(self.verdict), "", *words.table(self)])
+
+    def _repr_html_(self) -> str:
+        return paragraphs(self.verdict, words.basis(self)) + table(words.HEAD, words.rows(self))
 
     def __repr__(self) -> str:
         shown = [f"{name} {words.cell(name, self.metrics[name])}" for name in ("accuracy", "nll", "gap")]

@@ -14,6 +14,7 @@ from cigl.calibrate.corrupt import KINDS, SEVERITIES, check_severity, corrupt
 from cigl.calibrate.evaluate import Members, evaluate, labels_of, with_members
 from cigl.calibrate.report import RESAMPLES, Report
 from cigl.errors import CiglError, unknown
+from cigl.notebook import preformatted
 
 CLEAN = 0
 SHOWN = ("accuracy", "nll", "gap", "ece")
@@ -39,6 +40,9 @@ class Shift:
         from cigl.calibrate.diagram import shift_figure
 
         shift_figure(self, path)
+
+    def _repr_html_(self) -> str:
+        return preformatted(str(self))
 
     def __str__(self) -> str:
         bins = next(iter(next(iter(self.reports.values())).values())).bins
@@ -95,7 +99,7 @@ def under_shift(
     for severity in severities:
         check_severity(severity)
     if not kinds or not severities:
-        raise CiglError("say at least one kind and one severity.")
+        raise CiglError("give at least one kind and one severity.")
     if iter(loader) is loader:
         raise CiglError("the loader can be read only once, and each corruption needs it: pass a list or a DataLoader.")
 

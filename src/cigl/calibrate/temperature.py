@@ -13,6 +13,7 @@ from cigl.calibrate.ensemble import logits_of
 from cigl.calibrate.report import Report, report
 from cigl.calibrate.samples import checked_input
 from cigl.errors import CiglError
+from cigl.notebook import preformatted
 
 # Where no finite temperature is best: this much colder or hotter than the logits' own scale is as good as the limit.
 _LIMIT = 1e3
@@ -165,6 +166,9 @@ class HeldOut:
     fitted_on: int
     before: Report
     after: Report
+
+    def _repr_html_(self) -> str:
+        return preformatted(str(self))
 
     def __str__(self) -> str:
         note = " (clamped: no finite temperature is best)" if self.temperature.clamped else ""

@@ -38,23 +38,36 @@ def verdict(report: Report) -> str:
 
 
 def wrapped(text: str, indent: int = 0) -> str:
-    return textwrap.fill(text, 80, subsequent_indent=" " * indent)
+    """Lines of at most 80 characters; a number stays with its percent sign."""
+    return textwrap.fill(text.replace(" %", "\0%"), 80, subsequent_indent=" " * indent).replace("\0", " ")
 
 
 def samples(n: int) -> str:
     return count(n, "sample")
 
 
+HEAD = ("", "value", "low", "high", "noise floor")
+
+
+def basis(report: Report) -> str:
+    """What the numbers of a report rest on."""
+    return (
+        f"{samples(report.n)}, {report.classes} classes; 95 % intervals from {report.resamples:,} bootstrap resamples"
+    )
+
+
+def rows(report: Report) -> list[tuple[str, ...]]:
+    """The cells under ``HEAD``, a row per metric."""
+    return [
+        (name, *(cell(name, x) for x in (e, e.low, e.high)), "" if e.floor is None else cell(name, e.floor))
+        for name, e in report.metrics.items()
+    ]
+
+
 def table(report: Report) -> list[str]:
     """A line per metric."""
-    lines = [
-        f"{samples(report.n)}, {report.classes} classes; 95 % intervals from {report.resamples:,} bootstrap resamples"
-    ]
-    lines.append(f"{'':<20}{'value':>10}{'low':>10}{'high':>10}{'noise floor':>13}")
-    for name, e in report.metrics.items():
-        numbers = "".join(f"{cell(name, number):>10}" for number in (e, e.low, e.high))
-        lines.append(f"{name:<20}{numbers}" + ("" if e.floor is None else f"{cell(name, e.floor):>13}"))
-    return lines
+    lines = [f"{name:<20}{a:>10}{b:>10}{c:>10}{d:>13}".rstrip() for name, a, b, c, d in (HEAD, *rows(report))]
+    return [basis(report), *lines]
 
 
 def cell(name: str, value: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,9 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from cigl.cli.format import command
-from cigl.cli.shared import Json, app, errors_in_one_line, importing
+from cigl.cli.shared import Json, app, errors_in_one_line, importing, show_next
 from cigl.cli.status import status_line
-from cigl.errors import CiglError
+from cigl.errors import CiglError, percent
 from cigl.phases import phase
 
 
@@ -61,7 +62,17 @@ def bench(
             with phase("measuring"):
                 found = measuring.bench(dense, fast, x, rivals, threads=threads, seconds=seconds)
         found["load_seconds"] = loaded
-        typer.echo(json.dumps(found) if as_json else _table(found))
+        if as_json:
+            typer.echo(json.dumps(found))
+            return
+        typer.echo(_table(found))
+        name, again = shlex.quote(str(file)), f" --shape {shape}" * bool(shape)
+        steps = [(f"cigl predict {name} photo.jpg", "classes of images, with probabilities")]
+        if batch == 1:
+            steps.append((f"cigl bench {name} --batch 64{again}", "its speed on batches of 64"))
+        if "onnxruntime" not in rivals:
+            steps.append((f"cigl bench {name} --against torch,onnxruntime{again}", "against ONNX Runtime too"))
+        show_next(*steps[fast.preprocessing is None :])
 
 
 def _shape(asked: str, about: Any, plan: dict[str, Any], file: Path) -> list[int]:
@@ -86,7 +97,7 @@ def _table(found: dict[str, Any]) -> str:
     lines += [f"{name:<12} {each:>10.3f} {ratios.get(name, 1.0):>12.2f}x" for name, each in times.items()]
     lines += [f"{name:<12} {'-':>10}   {reason}" for name, reason in found["missing"].items()]
     share = found["share_of_peak"]
-    peak = "" if share is None else f", {share:.0%} of the {found['peak_gflops']:.0f} that a core can do"
+    peak = "" if share is None else f", {percent(share, 0)} of the {found['peak_gflops']:.0f} that a core can do"
     lines += [
         f"{found['gflops_on_nonzeros']:.1f} GFLOP/s on non-zeros{peak}",
         f"{found['sparse_units']} of {found['units']} operations run sparse",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,26 +11,29 @@ import typer
 
 from cigl.cli.bars import bar
 from cigl.cli.catalogues import data_app
-from cigl.cli.shared import Json, errors_in_one_line
+from cigl.cli.format import command
+from cigl.cli.shared import Json, errors_in_one_line, show_next
 
 if TYPE_CHECKING:
     from cigl.data.check import Checked
 
 
-@data_app.command("check")
+@command(data_app, "check")
 def data_check(
-    place: Annotated[str, typer.Argument(metavar="PATH", help="a folder of images with train/ and val/")],
-    workers: Annotated[int, typer.Option(min=1, help="images that are read at a time")] = 2,
+    place: Annotated[
+        str, typer.Argument(metavar="PATH", help="a folder of images with train/ and val/", show_default=False)
+    ],
+    workers: Annotated[int, typer.Option(min=1, help="number of images to read at a time")] = 2,
     as_json: Json = False,
 ) -> None:
-    """Read every image of a folder, and report whatever would stop or spoil a training run.
+    """Check a folder of images before training on it.
 
-    Images that can't be read, classes without images, test images that are among the training images too, and the
-    same image in two classes: a sentence for each, and exit code 1. `cigl train` itself refuses images that can't be
-    read; what was read once is not read again until it changes.
+    Every image is read. Images that can't be read, classes without images, test images that are also training images,
+    and the same image in two classes are reported in a sentence each, and the exit code is 1. `cigl train` refuses
+    images that can't be read. An image that has been read is not read again until it changes.
 
+    \b
     Example:
-
       cigl data check photos
     """
     with errors_in_one_line():
@@ -59,7 +63,9 @@ def _show(found: Checked) -> None:
         f"{' to '.join(sizes)} pixels."
     )
     if not found.problems():
-        typer.echo(f"No problems. Next: cigl train --dataset folder:{found.tree.root} --model resnet18")
+        typer.echo("No problems found.")
+        dataset = shlex.quote(f"folder:{found.tree.root}")
+        show_next((f"cigl train --dataset {dataset} --model resnet18", "train on these images"))
 
 
 def _span(counts: dict[str, int]) -> str:

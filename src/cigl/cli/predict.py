@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -13,9 +14,9 @@ import typer
 
 from cigl.cli.bars import bar
 from cigl.cli.format import command
-from cigl.cli.shared import Json, app, errors_in_one_line, importing
+from cigl.cli.shared import Json, app, errors_in_one_line, importing, show_next
 from cigl.cli.status import status_line
-from cigl.errors import CiglError
+from cigl.errors import CiglError, percent
 
 if TYPE_CHECKING:
     from torch import nn
@@ -61,6 +62,9 @@ def predict(
             number = f"{len(failed)} of {len(files)} image{'s' * (len(files) != 1)}"
             typer.echo(f"{number} could not be read.", err=True)
             raise typer.Exit(1)
+        again = f"cigl predict {shlex.quote(str(model))} ..."
+        more = [(f"{again} --top 3", "the three likeliest classes of each")] if top == 1 else []
+        show_next(*more, (f"{again} --json", "all numbers, for scripts"), err=True)
 
 
 def _files(given: Sequence[Path]) -> list[str]:
@@ -173,8 +177,8 @@ def table(rows: Sequence[Row], width: int | None) -> list[str]:
 
     >>> print("\\n".join(table([("photos/cat.jpg", [("cat", 0.93), ("dog", 0.04)])], 80)))
     image           class  probability
-    photos/cat.jpg  cat          93.0%
-                    dog           4.0%
+    photos/cat.jpg  cat         93.0 %
+                    dog          4.0 %
     """
     first, second, last = "image", "class", "probability"
     classes = max(len(second), *(len(name) for _, row in rows for name, _ in row))
@@ -189,7 +193,7 @@ def table(rows: Sequence[Row], width: int | None) -> list[str]:
         image = image if len(image) <= files else "…" + image[len(image) - files + 1 :]
         for name, probability in row:
             name = name if len(name) <= classes else name[: classes - 1] + "…"
-            lines.append(f"{image:<{files}}  {name:<{classes}}  {probability:>{len(last)}.1%}")
+            lines.append(f"{image:<{files}}  {name:<{classes}}  {percent(probability):>{len(last)}}")
             image = ""
     return lines
 

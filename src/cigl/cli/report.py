@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cigl.cli.format import command
-from cigl.cli.shared import Json, app, errors_in_one_line, importing
+from cigl.cli.shared import Json, app, errors_in_one_line, importing, show_next
 from cigl.cli.status import status_line
 from cigl.phases import phase
 
@@ -47,5 +48,11 @@ def report(
         for name, counts in written["studies"].items():
             left_out = "".join(f", {number} {what}" for what, number in counts.items() if number and what != "finished")
             typer.echo(f"{name}: {counts['finished']} finished run{'s' * (counts['finished'] != 1)}{left_out}")
-        typer.echo(f"page: {written['page']}  (open it in a browser)")
+        typer.echo(f"page: {written['page']}")
         typer.echo(f"tables (.md, .tex, .csv), figures (.svg, .png) and data: {written['files']}")
+        left = [
+            (f"cigl study status {shlex.quote(str(folder))}", "which runs are left out, and why")
+            for folder, counts in zip(folders, written["studies"].values(), strict=True)
+            if sum(counts.values()) > counts["finished"]
+        ]
+        show_next((f"python -m webbrowser {shlex.quote(written['page'])}", "open the page"), *left)

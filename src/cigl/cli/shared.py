@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -43,9 +44,7 @@ def _options(
 
 OUTPUT = "Output"  # the group of options that every command has
 Json = Annotated[bool, typer.Option("--json", help="print JSON, for scripts", rich_help_panel=OUTPUT)]
-Explain = Annotated[
-    bool, typer.Option("--explain", help="say what the numbers of the table mean", rich_help_panel=OUTPUT)
-]
+Explain = Annotated[bool, typer.Option("--explain", help="explain the numbers in the table", rich_help_panel=OUTPUT)]
 
 
 @contextmanager
@@ -97,6 +96,9 @@ def errors_in_one_line(
         except KeyboardInterrupt:
             report(" ".join([MESSAGE, how_to_resume()]).strip(), "all")
             raise typer.Exit(130) from None
+        except BrokenPipeError:  # whoever read the output has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be flushed
+            raise typer.Exit(141) from None
         except OSError as error:
             report(f"error: {error.strerror or error}: {error.filename or ''}")
             wait_for_the_first()
@@ -110,16 +112,16 @@ def show_names(names: dict[str, str], as_json: bool) -> None:
         show_columns(list(names.items()))
 
 
-def show_columns(rows: list[tuple[str, ...]], indent: str = "") -> None:
+def show_columns(rows: list[tuple[str, ...]], indent: str = "", err: bool = False) -> None:
     """Texts below each other; the last may be of any length."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     for row in rows:
         cells = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)]
-        typer.echo((indent + "  ".join([*cells, row[-1]])).rstrip())
+        typer.echo((indent + "  ".join([*cells, row[-1]])).rstrip(), err=err)
 
 
-def show_next(*commands: tuple[str, str]) -> None:
-    """The commands that one may want next, each with what it does."""
+def show_next(*commands: tuple[str, str], err: bool = False) -> None:
+    """The commands that one may want next, each with what it does; ``err`` where the output is data, to be piped."""
     if commands:
-        typer.echo("\nnext:")
-        show_columns(list(commands), indent="  ")
+        typer.echo("\nnext:", err=err)
+        show_columns(list(commands), indent="  ", err=err)

@@ -46,7 +46,9 @@ def study_status(
     folder: Annotated[Path, typer.Argument(help="folder of a study", show_default=False)],
     as_json: Json = False,
 ) -> None:
-    """Show how many runs of a study are done, running, waiting and failed.
+    """Show how far a study is.
+
+    It counts the runs that are done, running, waiting and failed, and says why runs failed.
 
     \b
     Example:

@@ -29,9 +29,9 @@ _SPECIAL = (
 def train_command(**options: Any) -> None:
     """Train a network and report how well calibrated it is.
 
-    Every option below can also be given in a YAML file (--config) or come with a preset. Options on the command line
-    override the file, and the file overrides the preset. A run can be interrupted at any time and continued with
-    --resume.
+    The options from --dataset to --temperature can also be given in a YAML file (--config) or come with a preset.
+    Options on the command line override the file, and the file overrides the preset. A run can be interrupted at any
+    time and continued with --resume.
 
     \b
     Examples:
@@ -205,7 +205,7 @@ _PANELS = {
     "Optimizer": "optimizer lr momentum nesterov weight_decay schedule milestones gamma lr_end warmup_epochs clip",
     "Calibration": "temperature label_smoothing mixup",
     "Run": "out config preset resume checkpoint_minutes timeout_minutes threads device kernels bf16",
-    OUTPUT: "quiet json explain log",
+    OUTPUT: "quiet json explain log log_every",
 }
 _PANEL_OF = {name: panel for panel, names in _PANELS.items() for name in names.split()}
 
@@ -214,17 +214,17 @@ def _signature() -> inspect.Signature:
     """The options of ``cigl train``: its own, and one for each key of the configuration."""
     own: list[tuple[str, Any, Any, str]] = [
         ("out", Path | None, None, "folder of the run (default: runs/001, 002, ...)"),
-        ("config", Path | None, None, "YAML file with any of the options below, as key: value"),
+        ("config", Path | None, None, "YAML file with options of the run, as key: value"),
         ("preset", str | None, None, "settings by name: " + ", ".join(PRESETS)),
         ("resume", Path | None, None, "resume the run in this folder"),
-        ("checkpoint_minutes", float, 10.0, "save at least this often, besides once per epoch (default: 10)"),
+        ("checkpoint_minutes", float, 10.0, "save at least this often, in addition to once per epoch (default: 10)"),
         ("timeout_minutes", float, 10.0, "how long the processes of torchrun wait for each other (default: 10)"),
         ("threads", int | None, None, "CPU threads (default: by the size of the work, one for a small network)"),
         ("log", str | None, None, "trackers, separated by commas: tensorboard, wandb, mlflow; or none"),
         ("log_every", int, 50, "steps between two rows of steps.csv and of the trackers (default: 50)"),
         ("quiet", bool, False, "no progress bar"),
         ("json", bool, False, "print the result as JSON, for scripts"),
-        ("explain", bool, False, "say what the numbers of the table mean"),
+        ("explain", bool, False, "explain the numbers in the table"),
     ]  # fmt: skip
     for each in fields(Config):
         shown = ",".join(f"{v:.3g}" for v in each.default) if isinstance(each.default, tuple) else each.default

@@ -125,7 +125,7 @@ def _images(name: str, root: Path) -> Path | None:
     if name.startswith("folder:"):
         place = Path(name.removeprefix("folder:")).expanduser()
         if not place.is_dir():
-            raise CiglError(f"there is no folder {place}.")
+            raise CiglError(f"there is no folder {place}: give folder:PATH with PATH/train/CLASS/ and PATH/val/CLASS/.")
         return place
     if name not in STREAMED:
         return None

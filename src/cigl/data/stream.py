@@ -76,18 +76,24 @@ class FolderSplit(Split):
 
     def _load(self, batches: Sequence[Tensor], loading: Loading) -> Iterator[Tensor]:
         loading = replace(loading, augment=loading.augment and self._learn)
-        loader = DataLoader(
-            _Pictures(self._root, self._listing, self._preprocessing, loading),
-            batch_sampler=[whole[part_of(len(whole), loading.share)].tolist() for whole in batches],
-            num_workers=min(loading.workers, len(batches)),
-            collate_fn=_together,
-            generator=torch.Generator(),  # its own, because a loader draws a number from it
-            worker_init_fn=_leave_signals,
-        )
-        for batch in loader:
+        for batch in self._loader(batches, loading):  # no name for it: a traceback would keep its processes alive
             if isinstance(batch, str):
                 raise CiglError(batch)
             yield self._preprocessing.normalised(batch.to(loading.device))
+
+    def _loader(self, batches: Sequence[Tensor], loading: Loading) -> Iterator[Tensor | str]:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "This DataLoader will create")  # more than cores: they wait for the disk
+            return iter(
+                DataLoader(
+                    _Pictures(self._root, self._listing, self._preprocessing, loading),
+                    batch_sampler=[whole[part_of(len(whole), loading.share)].tolist() for whole in batches],
+                    num_workers=min(loading.workers, len(batches)),
+                    collate_fn=_together,
+                    generator=torch.Generator(),  # its own, because a loader draws a number from it
+                    worker_init_fn=_leave_signals,
+                )
+            )
 
 
 def open_folder(name: str, root: Path, size: int | None = None) -> Source:

@@ -70,7 +70,7 @@ def _make(seed: int) -> dict[str, npt.NDArray[Any]]:
     try:
         from mnist1d.data import get_dataset_args, make_dataset  # type: ignore[import-untyped]
     except ImportError as error:
-        raise CiglError("mnist1d is made by a package of that name: pip install 'cigl[data]'.") from error
+        raise CiglError("the dataset mnist1d needs the package mnist1d: pip install 'cigl[data]'.") from error
     settings = get_dataset_args()
     settings.num_samples, settings.train_split = TRAIN + TEST, TRAIN / (TRAIN + TEST)
     settings.seed = (42 + seed) % 2**32

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cigl.errors import percent
+from cigl.runtime import recurrent
 from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.network import Network
 from cigl.runtime.schedule import Survey
@@ -18,6 +20,7 @@ MANY = 0.5  # share of zeros from which on a weight is meant to be sparse
 _LEAST = 256  # elements; nobody prunes smaller ones
 _LOOKUPS = (nn.Embedding, nn.EmbeddingBag, F.embedding, torch.embedding)  # which read rows and multiply nothing
 _KNOWN_IF_EXPORTED = (nn.Linear, nn.Conv2d, nn.MultiheadAttention)
+_WITHOUT_EXAMPLES = "LSTM and GRU run sparse only as modules: leave out example_inputs if torch.fx can trace the model"
 _EXAMPLES = "pass example_inputs, with which torch.export looks into it"
 
 
@@ -41,7 +44,7 @@ def in_torch(network: Network, replaced: Collection[str]) -> list[str]:
             modules.add(call)
         elif call is not None and call not in _LOOKUPS:
             name = getattr(call, "__name__", None) or getattr(call, "name", None) or str(call)
-            reason = f"there is no sparse kernel for {name}"
+            reason = _WITHOUT_EXAMPLES if name in ("lstm", "gru") else f"there is no sparse kernel for {name}"
             found |= {(network.paths[value], reason): None for value in unit.inputs if value in many_zeros}
     return sentences(found)
 
@@ -73,7 +76,13 @@ def of_module(
         if isinstance(owner, _KNOWN_IF_EXPORTED):
             yield full, f"torch.fx can't look into a {type(module).__name__}: {_EXAMPLES}"
         else:
-            yield full, f"there is no sparse kernel for {type(owner).__name__}"
+            yield full, _no_kernel(owner)
+
+
+def _no_kernel(layer: nn.Module) -> str:
+    if isinstance(layer, recurrent.LAYERS) and not layer.proj_size:
+        return f"torch is faster for a {type(layer).__name__} with fewer than {percent(recurrent.ZEROS, 0)} zeros"
+    return f"there is no sparse kernel for {type(layer).__name__}"
 
 
 def without_kernel(network: Network, facts: Survey, possible: Collection[int]) -> dict[str, str]:
@@ -85,8 +94,8 @@ def without_kernel(network: Network, facts: Survey, possible: Collection[int]) -
             known = facts.shapes[unit.inputs[0]] is not None and facts.shapes[unit.outputs[0]] is not None
             if known and math.prod(weight.shape) >= _LEAST and weight.density <= 1 - MANY:
                 found[unit.name] = (
-                    f"{unit.name} has {1 - weight.density:.0%} zeros and runs dense: there is no sparse kernel for "
-                    f"{_described(unit.operation)} on inputs of shape {facts.shapes[unit.inputs[0]]}."
+                    f"{unit.name} has {percent(1 - weight.density, 0)} zeros and runs dense: there is no sparse kernel "
+                    f"for {_described(unit.operation)} on inputs of shape {facts.shapes[unit.inputs[0]]}."
                 )
     return found
 

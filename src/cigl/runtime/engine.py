@@ -76,15 +76,15 @@ def engine_of(model: nn.Module, plan: dict[str, Any] | None, example_inputs: Exa
     try:
         network = lower(model, example_inputs)
     except Untraceable as reason:
-        engines = replace_layers({"": reason.model}, _layer_engine, layer_plans)
+        engines, weights = replace_layers({"": reason.model}, _layer_engine, layer_plans)
         notes = [*reason.notes, "so the model runs in torch, and its sparse layers one by one"]
-        dense = of_module(reason.model, "", {f"{path}.weight" for path in engines})
+        dense = of_module(reason.model, "", weights)
         return _warned(LayerByLayer(reason.model, engines, ["; ".join(notes) + ".", *sentences(dense)]))
-    engines = replace_layers(modules_in_torch(network), _layer_engine, layer_plans)
+    engines, weights = replace_layers(modules_in_torch(network), _layer_engine, layer_plans)
     fuse(network)
     if library.available():
         pack(network)
-        network.notes += in_torch(network, {f"{path}.weight" for path in engines})
+        network.notes += in_torch(network, weights)
     return _warned(SparseInference(network, plan, engines))
 
 

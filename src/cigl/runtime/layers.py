@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.network import Network
 from cigl.runtime.dense import has_many_zeros
+from cigl.runtime.program import library
+from cigl.runtime.recurrent import SparseRecurrent, takes
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
 _LEAVES = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.TransformerDecoder, nn.TransformerDecoderLayer,
@@ -42,26 +44,57 @@ def modules_in_torch(network: Network) -> dict[str, nn.Module]:
     return {name: module for module, name in found.items()}
 
 
+class Replaced(NamedTuple):
+    """Engines by the paths of their layers, and the weights that torch no longer computes with."""
+
+    engines: dict[str, Any]
+    weights: set[str]
+
+
 def replace_layers(
     modules: Mapping[str, nn.Module], make: Callable[[nn.Module, Any], Any], plans: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Give every layer with many zeros an engine of its own, and return those by the layers' paths.
+) -> Replaced:
+    """Give every layer with many zeros an engine of its own.
 
     Of layers with a common weight only a few do, because each holds it in its own form.
     """
-    engines: dict[str, Any] = {}
+    replaced = Replaced({}, set())
     weights: Counter[int] = Counter()
     for path, module in modules.items():
         hidden = {child for each in module.modules() if isinstance(each, _LEAVES) for child in each.modules()}
         for name, layer in module.named_modules():
-            if type(layer) not in _LAYERS or layer in hidden:
+            if layer in hidden or layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer):
                 continue
-            weights[layer.weight.data_ptr()] += 1
-            plain = not (layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer))
-            if plain and weights[layer.weight.data_ptr()] <= _TIED and has_many_zeros(layer.weight):
-                full = ".".join(part for part in (path, name) if part)
-                engine = make(layer, plans.get(full))
-                if engine is not None:
-                    engines[full] = engine
-                    layer.forward = SparseForward(layer, engine)
-    return engines
+            full = ".".join(part for part in (path, name) if part)
+            if type(layer) in _LAYERS:
+                weights[layer.weight.data_ptr()] += 1
+                if weights[layer.weight.data_ptr()] <= _TIED and has_many_zeros(layer.weight):
+                    _replace(layer, full, make, plans, replaced)
+            elif library.available() and takes(layer):
+                _replace_recurrent(layer, full, make, plans, replaced)
+    return replaced
+
+
+def _replace(
+    layer: nn.Module, path: str, make: Callable[[nn.Module, Any], Any], plans: Mapping[str, Any], replaced: Replaced
+) -> None:
+    engine = make(layer, plans.get(path))
+    if engine is not None:
+        replaced.engines[path] = engine
+        replaced.weights.add(f"{path}.weight" if path else "weight")
+        layer.forward = SparseForward(layer, engine)
+
+
+def _replace_recurrent(
+    layer: Any, path: str, make: Callable[[nn.Module, Any], Any], plans: Mapping[str, Any], replaced: Replaced
+) -> None:
+    """The linear layers of its inputs have engines by the names of their weights."""
+
+    def project(linear: nn.Module, name: str) -> Any:
+        full = f"{path}.{name}" if path else name
+        engine = replaced.engines[full] = make(linear, plans.get(full))
+        return engine
+
+    layer.forward = SparseRecurrent(layer, project)
+    names = [name for name, _ in layer.named_parameters() if name.startswith("weight")]
+    replaced.weights.update(f"{path}.{name}" if path else name for name in names)

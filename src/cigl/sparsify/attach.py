@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cigl.callable_module import make_callable
-from cigl.errors import CiglError, CiglWarning, count, unknown
+from cigl.errors import CiglError, CiglWarning, count, percent, unknown
 from cigl.sparsify.binding import is_attached, unwrap
 from cigl.sparsify.checks import check_agreed
 from cigl.sparsify.distribution import allocate
@@ -109,7 +109,7 @@ def attach(
     _check_times(chosen, table)
     check_kind(kernels)
     if is_attached(model):
-        raise CiglError("this model is attached already: call detach() on its sparsifier first.")
+        raise CiglError("this model is already attached: call detach() on its sparsifier first.")
     selected = select(model, layers)
     check_all_sharded({s.name: s.parameter for s in selected})
     if sparsity:
@@ -222,7 +222,7 @@ def _check_times(method: Method, table: Timetable) -> None:
     if table.average_from is not None and not snapshots and table.steps % table.steps_per_epoch:
         raise CiglError(
             f"nothing would be averaged: no epoch of {table.steps_per_epoch} steps ends in the last "
-            f"{1 - table.average_from:.0%} of {table.steps} steps; lower steps_per_epoch or average_from."
+            f"{percent(1 - table.average_from, 0)} of {table.steps} steps; lower steps_per_epoch or average_from."
         )
     few = len(snapshots) < 5 and method.average_of == "Z*W" and not method.keep_snapshots
     if few and method.has_random_mask:
@@ -252,7 +252,7 @@ def _check_not_sparse(parameters: list[tuple[str, Tensor]]) -> None:
         zeros = float((held == 0).float().mean()) if held.numel() else 0.0
         if 0.5 <= zeros < 1:
             message = (
-                f"{zeros:.0%} of {name} is zero already, and a new random mask will zero most of the rest: to "
+                f"{percent(zeros, 0)} of {name} is zero already, and a new random mask will zero most of the rest: to "
                 "resume, load the weights after attaching; to start from them, use initial='magnitude'."
             )
             warnings.warn(message, CiglWarning, stacklevel=3)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from cigl.callable_module import make_callable
-from cigl.errors import CiglError, unknown
+from cigl.errors import CiglError, percent, unknown
 from cigl.references import load_reference
 from cigl.sparsify.averaging import Collection, Mean, Snapshots
 from cigl.sparsify.elements import read
@@ -299,7 +299,7 @@ class SupTickets(RigL):
         )
         if table.first_cycle >= table.steps:
             raise CiglError(
-                f"no cycle of {self.cycle_epochs} epochs fits behind {self.average_from:.0%} of {epochs} "
+                f"no cycle of {self.cycle_epochs} epochs fits after {percent(self.average_from or 0.0, 0)} of {epochs} "
                 "epochs: train longer, or lower average_from or cycle_epochs."
             )
         return table

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from cigl.errors import CiglError, CiglWarning, count
+from cigl.notebook import paragraphs, table
 from cigl.sparsify import checkpoint, finish
 from cigl.sparsify.batch_norm import Forward, running_norms
 from cigl.sparsify.binding import Binding
@@ -142,6 +143,11 @@ class Sparsifier:
             f"({100 - 100 * active / weights:.4g} % sparsity)>"
         )
 
+    def _repr_html_(self) -> str:
+        """What a process knows by itself: a ``summary`` of sharded parameters needs them all."""
+        rows = [(x.name, "x".join(map(str, x.shape)), f"{x.target:,}", f"{x.target / x.size:.4f}") for x in self.layers]
+        return paragraphs(repr(self).strip("<>")) + table(("layer", "shape", "weights", "density"), rows, texts=2)
+
     # Results
 
     @property
@@ -161,7 +167,7 @@ class Sparsifier:
         Args:
             loader: Training data, to re-estimate batch-norm statistics. It is needed where the model has batch norm and
                 the returned weights are not those it was trained with (``needs_loader``); given for another method, the
-                statistics are re-estimated all the same.
+                statistics are still re-estimated.
             forward: ``forward(model, batch)`` runs one batch, where the usual forms of a batch don't fit.
             average: False takes the current weights instead of the average.
             whole: Of a sharded model (FSDP2), return a plain one with all weights on every process, not a sharded one.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from cigl.notebook import paragraphs, table
 from cigl.sparsify.binding import Hook, OpaqueHook
 from cigl.sparsify.kernels import Kernels
 from cigl.sparsify.layer import Layer
@@ -109,19 +110,29 @@ class Summary:
     optimizer: str = ""  # what its states were found to be, where it is not one of torch's
 
     def __str__(self) -> str:
-        hidden = {"Z"} if self.total.mask_rate is None else set()
-        hidden |= set() if any(row.kernels == "sparse" for row in self.rows) else {"kernels"}
-        lines = [HEAD, *map(_cells, (*self.rows, self.total))]
-        lines = [tuple(cell for cell, name in zip(line, HEAD, strict=True) if name not in hidden) for line in lines]
+        lines = self._lines()
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         text = [
             "  ".join(_pad(cell, w, i < 2) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
             for line in lines
         ]
         rule = "-" * len(text[0])
+        return "\n".join([self.title, text[0], rule, *text[1:-1], rule, text[-1], *self._remarks()])
+
+    def _repr_html_(self) -> str:
+        head, *rows = self._lines()
+        return paragraphs(self.title) + table(head, rows, texts=2) + paragraphs(*self._remarks())
+
+    def _lines(self) -> list[tuple[str, ...]]:
+        """The cells of the head, of each layer and of the total; columns that say nothing are left out."""
+        hidden = {"Z"} if self.total.mask_rate is None else set()
+        hidden |= set() if any(row.kernels == "sparse" for row in self.rows) else {"kernels"}
+        lines = [HEAD, *map(_cells, (*self.rows, self.total))]
+        return [tuple(cell for cell, name in zip(line, HEAD, strict=True) if name not in hidden) for line in lines]
+
+    def _remarks(self) -> list[str]:
         notes = [f"not everything runs on sparse kernels: {note}" for note in self.notes]
-        notes += [self.optimizer] if self.optimizer else []
-        return "\n".join([self.title, text[0], rule, *text[1:-1], rule, text[-1], *notes])
+        return notes + ([self.optimizer] if self.optimizer else [])
 
 
 def _pad(cell: str, width: int, left: bool) -> str:

@@ -68,14 +68,18 @@ class Study:
 
     def only(self, wanted: Mapping[str, Sequence[str]]) -> list[Cell]:
         """The cells with these values of setting, method, sparsity or seed; an axis may have several."""
-        found = cells(self)
+        every = found = cells(self)
         for axis, values in wanted.items():
             if axis not in AXES:
                 raise unknown("axis in --only", axis, AXES)
             for value in values:
-                if not any(cell.matches(axis, value) for cell in found):
-                    raise unknown(f"{axis} in --only", value, {str(getattr(cell, axis)) for cell in found})
+                if not any(cell.matches(axis, value) for cell in every):
+                    raise unknown(f"{axis} in --only", value, {str(getattr(cell, axis)) for cell in every})
             found = [cell for cell in found if any(cell.matches(axis, value) for value in values)]
+        for axis, values in wanted.items():
+            for value in values:
+                if not any(cell.matches(axis, value) for cell in found):
+                    raise CiglError(f"--only has {axis}={value}, which no run has with the rest: leave it out.")
         return found
 
 

@@ -46,11 +46,13 @@ class Config:
     batch_size: int = option(64, "examples per step")
     train_size: int | None = option(None, "use this many training examples only")
     subset: Literal["stratified", "first"] = option(
-        "stratified", "which ones --train-size takes: stratified (at random by seed, classes in their shares) or first"
+        "stratified", "how --train-size chooses: stratified (at random by seed, every class in proportion) or first"
     )
-    image_size: int | None = option(None, "pixels a side, for folders of images (default: theirs, at most 224)")
+    image_size: int | None = option(
+        None, "side of the square input in pixels, for image folders (default: theirs, at most 224)"
+    )
     validation: float = option(0.0, "share of the training data to hold out; 0.1 with --temperature holdout")
-    redraw: bool = option(False, "hold out another part of the data for each seed, not always the same")
+    redraw: bool = option(False, "hold out a different part of the data for each seed")
     augment: bool = option(True, "augment images (pad, crop, flip) if that is usual for the dataset")
     optimizer: Literal["sgd", "adam", "adamw"] = option("sgd", "optimizer: sgd, adam or adamw")
     lr: float = option(0.1, "peak learning rate")

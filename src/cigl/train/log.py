@@ -89,7 +89,7 @@ class Trackers:
             with suppress(Exception):
                 tracker.close(False)
             warnings.warn(
-                f"{name} failed ({one_line(error)}): the run goes on without it; metrics.csv has its numbers.",
+                f"{name} failed ({one_line(error)}): the run continues without it; metrics.csv has its numbers.",
                 CiglWarning,
                 stacklevel=3,
             )

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cigl.errors import percent
 from cigl.phases import watching
 
 if TYPE_CHECKING:
@@ -137,9 +138,9 @@ class _Run:
             Field(f"loss {self._loss.value:.3f}", 3),
         ]
         if row:
-            fields.append(Field(f"accuracy {row['accuracy']:.1%}", 8))
+            fields.append(Field(f"accuracy {percent(row['accuracy'])}", 8))
         if "validation_accuracy" in row:
-            fields.append(Field(f"validation {row['validation_accuracy']:.1%}", 7))
+            fields.append(Field(f"validation {percent(row['validation_accuracy'])}", 7))
         if per_second:
             what = "images" if len(trainer.splits.source.shape) == 3 else "examples"
             fields.append(Field(f"{per_second * config.batch_size:,.0f} {what}/s", 6))
@@ -245,10 +246,10 @@ def _print_epoch(trainer: Trainer, row: dict[str, Any] | None) -> None:
     if row is None:
         return
     config = trainer.config
-    validation = f", validation accuracy {row['validation_accuracy']:.1%}" if "validation_accuracy" in row else ""
+    validation = f", validation accuracy {percent(row['validation_accuracy'])}" if "validation_accuracy" in row else ""
     print(
         f"{config.method} {100 * config.sparsity:g} % {config.model} on {config.dataset}, epoch "
-        f"{row['epoch']}/{config.epochs}: loss {row['loss']:.3f}, accuracy {row['accuracy']:.1%}{validation}, "
+        f"{row['epoch']}/{config.epochs}: loss {row['loss']:.3f}, accuracy {percent(row['accuracy'])}{validation}, "
         f"lr {row['lr']:.4g}",
         file=sys.stderr,
     )

@@ -1,39 +1,36 @@
-"""A run from its configuration to its result, in its folder; to be killed and resumed at any moment."""
+"""A run from its configuration to its result, in its folder; it can be killed and resumed at any time."""
 
 from __future__ import annotations
 
-import os
-import platform
 import time
-import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-import torch
-from torch import Tensor
-
-import cigl
-from cigl.calibrate import fit_temperature
-from cigl.calibrate.report import report
-from cigl.errors import CiglError, CiglWarning
+from cigl.errors import CiglError
 from cigl.integrations.trackers import check_trackers
 from cigl.phases import phase
 from cigl.train.config import TEMPERATURES, Config
-from cigl.train.evaluate import has_members, predictor_of
-from cigl.train.finished import MODEL, about_model
 from cigl.train.folder import Busy, RunFolder
-from cigl.train.log import EVERY, Log, Trackers
+from cigl.train.log import EVERY, Log
+from cigl.train.provenance import (
+    DATA,
+    VERSIONS,
+    record,
+    refuse_other_data,
+    report_differences,
+    report_other_ranks,
+    started_on,
+    versions,
+)
 from cigl.train.ranks import ONE, Ranks
+from cigl.train.result import finish
 from cigl.train.shared_folder import folder_of
 from cigl.train.signals import Requests, listening
-from cigl.train.threads import check_threads, difference, recorded, threads_for, using
-from cigl.train.trainer import Splits, Trainer, opened
+from cigl.train.threads import check_threads, recorded, threads_for, using
+from cigl.train.trainer import Trainer, opened
 
 Progress = Callable[[Trainer, "dict[str, Any] | None"], None]
-DATA = "data.json"
 PILOT_SEED = 0
 
 
@@ -64,7 +61,7 @@ def train(
         config: The run; ``cigl.train.resolve({"sparsity": 0.9})`` makes one.
         out: The run's folder. It must not have a run in it.
         progress: ``progress(trainer, row)`` is called after every step (row None) and epoch (its metrics).
-        checkpoint_minutes: Save at least this often, besides once per epoch.
+        checkpoint_minutes: Save at least this often, in addition to once per epoch.
         ranks: The processes that train it together: every one of them calls this function, and rank 0 writes.
         threads: Of the CPU. By default chosen by the work in a step, one for a small network, and at most
             ``torch.get_num_threads()``.
@@ -102,12 +99,6 @@ def _check(requests: Requests, ranks: Ranks) -> None:
     """Raise Stopped on every rank if one of them was asked to stop."""
     requests.number = ranks.largest(requests.number or 0) or None
     requests.check()
-
-
-def _start(folder: RunFolder, trainer: Trainer) -> None:
-    folder.write_json("versions.json", versions(trainer.ranks))
-    folder.write_json(DATA, trainer.splits.about())
-    folder.write_config(trainer.config)
 
 
 def _refuse_started(folder: RunFolder) -> None:
@@ -195,7 +186,7 @@ def _take_training(folder: RunFolder, trainer: Trainer) -> None:
         beside = RunFolder(folder.path.parent / other.digest())
         if other.held_out != config.held_out or not beside.is_finished:
             continue
-        same = {"versions.json": versions(), DATA: trainer.splits.about()}
+        same = {VERSIONS: versions(), DATA: trainer.splits.about()}
         if not beside.has_checkpoint(last) or any(beside.read_json(name) != value for name, value in same.items()):
             continue
         folder.copy_metrics(beside)
@@ -208,28 +199,15 @@ def _continue(
 ) -> dict[str, Any]:
     """All of a run, or the rest of it."""
     _check(requests, trainer.ranks)
-    before = _started_on(folder, trainer.ranks)
+    before = started_on(folder, trainer.ranks)
     with using(execution.threads or recorded(before) or threads_for(trainer)):
         if before:
-            _report_differences(before, trainer.ranks)
+            report_differences(before, trainer.ranks)
         elif not folder.is_started:
             _take_training(folder, trainer)
-            _start(folder, trainer)
+            record(folder, trainer)
+            folder.write_config(trainer.config)
         return _run(folder, trainer, requests, progress, execution)
-
-
-def _started_on(folder: RunFolder, ranks: Ranks) -> dict[str, Any]:
-    """What ``versions.json`` says, or nothing where the run has not begun."""
-    found: dict[str, Any] = {}
-    if folder.is_started and ranks.is_main:
-        with suppress(CiglError):  # a run whose file was lost still resumes
-            found = folder.read_json("versions.json")
-    return dict(ranks.from_main(found))
-
-
-def _report_differences(before: dict[str, Any], ranks: Ranks) -> None:
-    if text := difference(before, versions(ranks)):
-        warnings.warn(text, CiglWarning, stacklevel=2)
 
 
 def _run(
@@ -245,40 +223,13 @@ def _run(
         if state is not None:
             trainer.load(state)
     if state is not None:
-        _report_other_ranks(len(state.get("generators", [None])), trainer.ranks.size)
-    _refuse_other_data(folder, trainer.splits)
+        report_other_ranks(len(state.get("generators", [None])), trainer.ranks.size)
+    refuse_other_data(folder, trainer.splits)
     with folder.trackers(execution.log, config) as trackers:
         folder.cut_metrics(trainer.epoch, trainer.step)
         log = Log(trainer, folder, trackers, execution.log_every)
         _train(trainer, folder, requests, progress, execution, log)
-        return _finish(trainer, folder, pilot, trackers)
-
-
-def _refuse_other_data(folder: RunFolder, splits: Splits) -> None:
-    """A folder of images may have changed since; earlier runs have no such file."""
-    if not (folder.path / DATA).is_file():
-        return
-    before, now = folder.read_json(DATA), splits.about()
-    for name, value in now.items():
-        if before.get(name) != value:
-            raise CiglError(
-                f"{splits.source.name} has changed since the run began ({name}: {_short(before.get(name))}, now "
-                f"{_short(value)}): put it back as it was, or train in a new folder."
-            )
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) < 100 else f"{text[:97]}..."
-
-
-def _report_other_ranks(before: int, now: int) -> None:
-    if before != now:
-        message = (
-            f"this run was saved with {before} rank{'s' * (before > 1)} and is resumed with {now}: the batches are the "
-            "same, but the last bits of its numbers are not, and batch norm sees other parts of a batch."
-        )
-        warnings.warn(message, CiglWarning, stacklevel=2)
+        return finish(trainer, folder, pilot, trackers)
 
 
 def _train(
@@ -315,66 +266,6 @@ def _train(
             _check(requests, ranks)
 
 
-def _finish(trainer: Trainer, folder: RunFolder, pilot: float | None, trackers: Trackers) -> dict[str, Any]:
-    if not all(value.isfinite().all() for value in trainer.model.state_dict().values()):
-        raise CiglError("the weights are not finite after the last step: lower lr or set clip, and train again.")
-    model = trainer.finalize()
-    predictor = predictor_of(trainer, model)
-    temperature = pilot
-    if trainer.config.temperature == "holdout":
-        logits, labels = trainer.predict(predictor, "validation")
-        with phase("fitting the temperature"):
-            fitted = fit_temperature(logits=logits, labels=labels)
-        temperature = fitted.value
-        if fitted.clamped:
-            warnings.warn(
-                "the best temperature for the validation data is not finite; the nearest allowed one is used.",
-                CiglWarning,
-                stacklevel=2,
-            )
-    folder.write_tensors(MODEL, dict(model.state_dict()), about_model(trainer.splits.source, temperature))
-    logits, labels = trainer.predict(predictor, "test")
-    result = trainer.ranks.from_main(
-        _write_result(trainer, folder, logits, labels, temperature, trackers) if trainer.ranks.is_main else None
-    )
-    folder.drop_checkpoints(keep=int(has_members(trainer)))  # the model is all that the others need
-    return dict(result)
-
-
-def _write_result(
-    trainer: Trainer,
-    folder: RunFolder,
-    logits: Tensor,
-    labels: Tensor,
-    temperature: float | None,
-    trackers: Trackers,
-) -> dict[str, Any]:
-    with phase("computing confidence intervals"):
-        reports = {"report": report(logits=logits, labels=labels)}
-        if temperature is not None:
-            reports["report-temperature"] = report(logits=logits.double() / temperature, labels=labels)
-    for name, each in reports.items():
-        each.to_json(folder.path / f"{name}.json")
-    trackers.report(reports, trainer.step, folder.path)
-    summary = trainer.sparse.summary()
-    total = summary.total
-    result = {
-        "config": trainer.config.plain(),
-        "digest": trainer.config.digest(),
-        "versions": versions(trainer.ranks),
-        "temperature": temperature,
-        "density": trainer.sparse.density,
-        "explored": trainer.sparse.explored,
-        "inference_flops": total.inference_flops,
-        "training_flops": total.training_flops,
-        "kernels": {"asked": trainer.config.kernels, "layers": {row.layer: row.kernels for row in summary.rows}},
-        "seconds": sum(row["seconds"] for row in folder.read_metrics()),
-        "test": {name: each.to_dict()["metrics"] for name, each in reports.items()},
-    }
-    folder.write_json("result.json", result)
-    return result
-
-
 def _pilot_temperature(
     folder: RunFolder, trainer: Trainer, requests: Requests, progress: Progress | None, execution: Execution
 ) -> float:
@@ -392,18 +283,3 @@ def _pilot_temperature(
         except Busy:
             with phase("waiting for another process, which trains the pilot run"):
                 time.sleep(0.2)
-
-
-def versions(ranks: Ranks = ONE) -> dict[str, str]:
-    """What a number may depend on besides the configuration."""
-    several = {"ranks": str(ranks.size)} if ranks.size > 1 else {}  # not there: one, as in version 0.1.0
-    return several | {
-        "cigl": cigl.__version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "cpu": torch.backends.cpu.get_cpu_capability(),
-        "threads": str(torch.get_num_threads()),
-        "wait_policy": os.environ.get("OMP_WAIT_POLICY", "").lower() or "default",
-    }

@@ -20,7 +20,7 @@ from cigl.errors import CiglError
 if TYPE_CHECKING:
     from cigl.train.trainer import Trainer
 
-# Floating-point operations in a step that a thread is worth: some 20 ms of one core, where waking and waiting for
+# Floating-point operations in a step that a thread is worth: about 20 ms of one core, where waking and waiting for
 # threads takes up to about 5 (a few hundred parallel regions of a small network).
 WORK_PER_THREAD = 1e9
 
@@ -77,43 +77,3 @@ def recorded(versions: dict[str, Any]) -> int | None:
     """What ``versions.json`` of a run says."""
     text = str(versions.get("threads", ""))
     return int(text) if text.isdecimal() and int(text) > 0 else None
-
-
-# What the last bits of a run depend on, and how each is named.
-_NAMES = {
-    "threads": "{} thread{}",
-    "cigl": "cigl {}",
-    "torch": "torch {}",
-    "numpy": "numpy {}",
-    "machine": "a machine of type {}",
-    "cpu": "CPU instructions {}",
-}
-
-
-def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """One sentence on what is not as it was when the run was started, or None.
-
-    >>> text = difference({"torch": "2.6.0", "threads": "1"}, {"torch": "2.6.0", "threads": "2"})
-    >>> text.partition(":")[0]
-    'this run was started with 1 thread and is resumed with 2 threads'
-    """
-    changed = [name for name in _NAMES if name in before and name in now and str(before[name]) != str(now[name])]
-    if not changed:
-        return None
-    was, are = (_listed([_named(name, versions[name]) for name in changed]) for versions in (before, now))
-    return (
-        f"this run was started with {was} and is resumed with {are}: it continues, but its numbers will not be bit for "
-        "bit those of an uninterrupted run."
-    )
-
-
-def _named(name: str, value: Any) -> str:
-    return _NAMES[name].format(value, "" if str(value) == "1" else "s")
-
-
-def _listed(parts: list[str]) -> str:
-    """
-    >>> _listed(["a"]), _listed(["a", "b", "c"])
-    ('a', 'a, b and c')
-    """
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -18,5 +18,6 @@ if __name__ == "__main__":
         here / "test_program.py",
         here / "test_program_operations.py",
         here.parent / "training" / "test_gradients.py",
+        here.parent / "test_recurrent.py",
     ]
     sys.exit(pytest.main([*map(str, tests), *options]))

@@ -23,6 +23,7 @@ _CONV = "in_channels out_channels kernel_size stride padding dilation groups bia
 _CONV_TRANSPOSE = _CONV.replace("dilation", "output_padding dilation")
 _NORM = "num_features eps momentum affine track_running_stats"
 _MAX_POOL = "kernel_size stride padding dilation return_indices ceil_mode"
+_RECURRENT = "input_size hidden_size num_layers bias batch_first dropout bidirectional"
 MODULES: dict[str, str] = {
     "Linear": "in_features out_features bias",
     "Conv1d": _CONV, "Conv2d": _CONV, "Conv3d": _CONV,
@@ -40,6 +41,7 @@ MODULES: dict[str, str] = {
     "Embedding": "num_embeddings embedding_dim padding_idx",
     "ConvTranspose1d": _CONV_TRANSPOSE, "ConvTranspose2d": _CONV_TRANSPOSE, "ConvTranspose3d": _CONV_TRANSPOSE,
     "Upsample": "size scale_factor mode align_corners", "RMSNorm": "normalized_shape eps elementwise_affine",
+    "LSTM": f"{_RECURRENT} proj_size", "GRU": _RECURRENT,
     "Softplus": "beta threshold", "PixelShuffle": "upscale_factor", "Unflatten": "dim unflattened_size",
 }  # fmt: skip
 
@@ -73,7 +75,8 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("num_channels", "num_groups", "num_parameters", "groups"), _whole(1)),
     **dict.fromkeys(("kernel_size", "stride", "dilation"), _whole_or_several(1)),
     **dict.fromkeys(("bias", "affine", "track_running_stats", "elementwise_affine", "inplace"), _FLAG),
-    **dict.fromkeys(("ceil_mode", "count_include_pad"), _FLAG),
+    **dict.fromkeys(("ceil_mode", "count_include_pad", "batch_first", "bidirectional"), _FLAG),
+    **dict.fromkeys(("input_size", "hidden_size"), _whole(1)), "proj_size": _COUNT, "num_layers": _whole(1, 64),
     **dict.fromkeys(("eps", "negative_slope", "alpha"), _any(_number, _NONE)),
     **dict.fromkeys(("start_dim", "end_dim"), _DIM),
     **dict.fromkeys(("num_embeddings", "embedding_dim"), _COUNT),
@@ -87,7 +90,8 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "padding_mode": _among("zeros", "reflect", "replicate", "circular"),
     "approximate": _among("none", "tanh"),
     "momentum": _any(_number, _NONE), "dim": _any(_DIM, _NONE), "divisor_override": _any(_whole(1), _NONE),
-    "return_indices": _among(False), "p": lambda value: _number(value) and 0 <= value <= 1,
+    **dict.fromkeys(("p", "dropout"), lambda value: _number(value) and 0 <= value <= 1),
+    "return_indices": _among(False),
     "normalized_shape": _whole_or_several(1, _LARGEST),
     "output_size": _any(_SIZE, lambda value: isinstance(value, tuple) and len(value) == 2 and all(map(_SIZE, value))),
 }  # fmt: skip
@@ -101,7 +105,13 @@ def module_fields(module: nn.Module) -> dict[str, Any] | None:
     fields: dict[str, Any] = {"type": kind}
     for name in MODULES[kind].split():
         value = getattr(module, name)
-        fields[name] = value is not None if name == "bias" else list(value) if isinstance(value, tuple) else value
+        fields[name] = (
+            value is not None and value is not False
+            if name == "bias"
+            else list(value)
+            if isinstance(value, tuple)
+            else value
+        )
     return fields
 
 

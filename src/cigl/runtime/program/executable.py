@@ -27,6 +27,7 @@ _NOWHERE = View(-1, 0, 0, 0, 0, 0)
 # woken up, which takes longer if they sleep instead of spinning; of a step, if threads share each.
 _PROGRAM = 500_000 if os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive" else 30_000
 _STEP = 2_000
+_WIDER = 0.75  # of the vectors, if they are twice as wide: beyond that, rows are too short for them
 _NUMBERS = {name: number for number, name in enumerate(("", *ACTIVATIONS))}
 
 
@@ -239,12 +240,21 @@ class Executable:
 
 
 def vectors(images: int, shapes: Sequence[tuple[int, ...]]) -> tuple[str, Layout]:
-    """The instruction set and its layout; for pixels in vectors a narrower one is used, as rows are often short."""
+    """The instruction set and its layout. For pixels in vectors a narrower one is used where that wastes less."""
     isa = library.isa()
     layout = Layout.choose(images, library.lanes(isa), shapes)
-    if isa == "avx512" and layout.lanes == 1 and not library.forced():
-        return "avx2", Layout.choose(images, library.lanes("avx2"), shapes)
-    return isa, layout
+    if isa != "avx512" or layout.lanes > 1 or library.forced():
+        return isa, layout
+    narrow = Layout.choose(images, library.lanes("avx2"), shapes)
+    saves = _row_vectors(shapes, layout.width) <= _WIDER * _row_vectors(shapes, narrow.width)
+    if narrow.lanes == 1 and saves and library.has_whole_vectors(isa, "avx2"):
+        return isa, layout
+    return "avx2", narrow
+
+
+def _row_vectors(shapes: Sequence[tuple[int, ...]], width: int) -> int:
+    """Vectors that rows of pixels take, of all values together."""
+    return sum(channels * height * -(-columns // width) for channels, height, columns in map(_sizes, shapes))
 
 
 def _work(step: Step) -> int:

@@ -56,11 +56,24 @@ class ProgramStruct(ctypes.Structure):
     ]
 
 
+class RecurrentStruct(ctypes.Structure):
+    """A layer of an LSTM or GRU in one direction."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("gates", "steps", "images", "hidden", "backwards")),
+        *((name, ctypes.c_void_p) for name in ("rows", "columns", "values", "bias", "in_")),
+        *((name, ctypes.c_int64) for name in ("in_step", "in_image")),
+        *((name, ctypes.c_void_p) for name in ("state", "cell", "out")),
+        *((name, ctypes.c_int64) for name in ("out_step", "out_image", "threads")),
+    ]
+
+
 STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "View": View,
     "Norm": NormStruct,
     "Step": StepStruct,
     "Program": ProgramStruct,
+    "Recurrent": RecurrentStruct,
 }
 
 

@@ -19,7 +19,7 @@ import torch as torch  # first: the kernels are linked to no OpenMP and find tor
 from cigl.errors import CiglError
 from cigl.runtime.program import interface
 
-ABI = 5
+ABI = 6
 ISAS = ("avx512", "avx2", "portable")  # the best first
 _FOLDER = Path(__file__).parent
 
@@ -63,9 +63,20 @@ def lanes(name: str) -> int:
     return int(get().cigl_lanes(name.encode()))
 
 
-def fma_peak(seconds: float = 0.2) -> float:
-    """The most floating-point operations per second that one core reaches with multiply-adds, measured."""
-    return float(get().cigl_fma_peak(isa().encode(), seconds))
+def fma_peak(seconds: float = 0.2, name: str = "") -> float:
+    """The most floating-point operations per second that one core reaches with multiply-adds, measured: with the
+    instruction set that is used, or with this one."""
+    return float(get().cigl_fma_peak((name or isa()).encode(), seconds))
+
+
+@functools.cache
+def has_whole_vectors(name: str, narrower: str) -> bool:
+    """Whether the processor computes with a wider set's vectors at once. Some have AVX-512 and take them in halves.
+
+    A disturbed measurement does no harm: results are the same, and a little slower.
+    """
+    peaks = [max(fma_peak(0.0005, each) for _ in range(5)) for each in (name, narrower)]
+    return peaks[0] > 1.4 * peaks[1]
 
 
 @functools.cache
@@ -100,6 +111,8 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     program = ctypes.POINTER(interface.ProgramStruct)
     pointers, seconds = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_double)
     library.cigl_run.argtypes = [ctypes.c_char_p, program, ctypes.c_void_p, pointers, pointers, seconds]
+    library.cigl_recur.restype = ctypes.c_int64
+    library.cigl_recur.argtypes = [ctypes.c_char_p, ctypes.POINTER(interface.RecurrentStruct)]
     library.cigl_train.restype = ctypes.c_int64
     steps = [ctypes.c_int64, ctypes.c_int64]
     library.cigl_train.argtypes = [ctypes.c_char_p, program, *steps, ctypes.c_void_p, pointers, pointers, seconds]

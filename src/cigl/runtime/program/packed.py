@@ -12,9 +12,11 @@ from torch import Tensor
 from cigl.errors import CiglError
 from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.network import Network
+from cigl.runtime.program import library
 
-# Input channels (times the kernel's rows) whose activations are meant to stay in the first-level cache together.
-_BLOCK = 128
+# Input channels (times the kernel's rows, times a vector's floats) whose activations are meant to stay in the
+# first-level cache together.
+_BLOCK = 1024
 _WORTH = 8  # non-zeros per output channel and block, below which blocks cost more than they bring
 
 
@@ -41,7 +43,8 @@ class Packed:
 
         taps = self.kernel[0] * self.kernel[1]
         output, position = np.divmod(np.flatnonzero(dense != 0), dense.shape[1])  # five times as fast as nonzero
-        wanted = -(-self.inputs * self.kernel[0] // _BLOCK)
+        lanes = library.lanes(library.isa()) if library.available() else 8
+        wanted = -(-self.inputs * self.kernel[0] * lanes // _BLOCK)
         self.blocks = int(max(1, min(wanted, len(output) // (_WORTH * self.outputs), self.inputs)))
         block = position // taps * self.blocks // self.inputs
         order = np.argsort(block, kind="stable")

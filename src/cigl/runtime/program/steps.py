@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cigl.runtime.compile.operations import Pair
-from cigl.runtime.program.packed import Packed
+
+if TYPE_CHECKING:
+    from cigl.runtime.program.packed import Packed
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Shape = tuple[int, ...] | None  # of a float32 tensor with values; None for anything else, which no kernel takes

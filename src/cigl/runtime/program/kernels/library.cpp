@@ -69,6 +69,13 @@ int64_t cigl_lanes(const char* isa) {
     return v ? v->lanes : 0;
 }
 
+int64_t cigl_recur(const char* isa, const Recurrent* r) {
+    const Variant* v = find(isa);
+    if (!v) return -1;
+    in_threads(r->threads, [&](int64_t worker, int64_t workers, Barrier&) { v->recur(*r, worker, workers); });
+    return 0;
+}
+
 // Multiply-adds of one core, in floating-point operations per second.
 double cigl_fma_peak(const char* isa, double seconds) {
     const Variant* v = find(isa);

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#define CIGL_ABI 5
+#define CIGL_ABI 6
 
 // A value in the arena: float number `at` is the first pixel of the first channel. at < 0: there is none.
 struct View {
@@ -68,6 +68,21 @@ struct Program {
     int64_t groups;   // training: of blocks, each summed in order by one thread, whatever the number of threads
 };
 
+// A layer of an LSTM or GRU in one direction.
+struct Recurrent {
+    int64_t gates;  // 4: LSTM, 3: GRU
+    int64_t steps, images, hidden;
+    int64_t backwards;                // begin with the last step
+    const int32_t *rows, *columns;    // of the recurrent weight [gates * hidden][hidden]: compressed rows
+    const float *values, *bias;       // bias may be null
+    const float* in;                  // what the inputs contribute to the gates
+    int64_t in_step, in_image;        // floats from one to the next
+    float *state, *cell;              // [images][hidden], before and after; a GRU has no cell
+    float* out;                       // the states after each step
+    int64_t out_step, out_image;
+    int64_t threads;
+};
+
 // Every field of the above, as cigl_interface describes it.
 struct Field {
     const char* name;
@@ -94,6 +109,11 @@ constexpr Field FIELDS[] = {
     WHOLE(Program), FIELD(Program, steps), FIELD(Program, count), FIELD(Program, images), FIELD(Program, lanes),
     FIELD(Program, spread), FIELD(Program, arena), FIELD(Program, threads), FIELD(Program, kept),
     FIELD(Program, groups),
+    WHOLE(Recurrent), FIELD(Recurrent, gates), FIELD(Recurrent, steps), FIELD(Recurrent, images),
+    FIELD(Recurrent, hidden), FIELD(Recurrent, backwards), FIELD(Recurrent, rows), FIELD(Recurrent, columns),
+    FIELD(Recurrent, values), FIELD(Recurrent, bias), FIELD(Recurrent, in), FIELD(Recurrent, in_step),
+    FIELD(Recurrent, in_image), FIELD(Recurrent, state), FIELD(Recurrent, cell), FIELD(Recurrent, out),
+    FIELD(Recurrent, out_step), FIELD(Recurrent, out_image), FIELD(Recurrent, threads),
 };
 #undef WHOLE
 #undef FIELD
@@ -114,5 +134,6 @@ struct Variant {
     int64_t lanes;
     const char* kinds;  // the kernels' names in the order of their numbers, a space before each
     void (*run)(const Task&);
+    void (*recur)(const Recurrent&, int64_t worker, int64_t workers);
     double (*fma)(int64_t rounds);  // keeps the multiply-add units busy; returns the operations done
 };

@@ -3,6 +3,7 @@
 #include "conv.h"
 #include "gradients.h"
 #include "plain.h"
+#include "recurrent.h"
 #include "training.h"
 
 namespace {
@@ -43,4 +44,4 @@ double fma(int64_t rounds) {
 #define TEXT(name) TEXT_(name)
 
 extern const Variant NAMED(VARIANT);
-const Variant NAMED(VARIANT) = {TEXT(VARIANT), LANES, kinds, run, fma};
+const Variant NAMED(VARIANT) = {TEXT(VARIANT), LANES, kinds, run, recur, fma};

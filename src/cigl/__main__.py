@@ -14,13 +14,13 @@ def main() -> None:
     try:
         with ends_at_once():
             from cigl.cli import app
-            from cigl.train.started import ends_at_its_exit_code
+            from cigl.train.started import exits_without_teardown
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         if library == "cigl":
             raise
         sys.exit(f"error: the command line needs {library}, which is not installed: pip install 'cigl[cli]'.")
-    with ends_at_its_exit_code():
+    with exits_without_teardown():
         _run(app)
 
 

@@ -19,7 +19,7 @@ from cigl.train.joining import joined
 from cigl.train.run import complete, resume, train
 from cigl.train.shared_folder import folder_of
 from cigl.train.signals import Stopped
-from cigl.train.started import ends_at_its_exit_code
+from cigl.train.started import exits_without_teardown
 from cigl.train.trainer import Splits, Trainer
 
 FOLDER = Path(sys.argv[1] if __name__ == "__main__" else ".")
@@ -170,5 +170,5 @@ def main():
 
 
 if __name__ == "__main__":
-    with ends_at_its_exit_code():
+    with exits_without_teardown():
         main()

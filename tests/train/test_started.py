@@ -70,14 +70,14 @@ def test_a_missing_rendezvous_is_one_sentence(tmp_path):
 
 ENDING = """
 import atexit, sys
-from cigl.train.started import ends_at_its_exit_code
+from cigl.train.started import exits_without_teardown
 
 class Late:
     def __del__(self):
         print("taken down", flush=True)
 
 late = Late()
-with ends_at_its_exit_code():
+with exits_without_teardown():
     atexit.register(print, "a tracker's farewell")
     print("worked", end="\\n", flush=False)
     {end}

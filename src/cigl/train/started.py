@@ -56,7 +56,7 @@ def wait_for_the_first() -> None:
 
 
 @contextmanager
-def ends_at_its_exit_code() -> Iterator[None]:
+def exits_without_teardown() -> Iterator[None]:
     """One of several processes ends without taking the interpreter down, after all that others do at its exit.
 
     torch's communication threads may still need the interpreter then, and abort the process when they don't get it:

@@ -103,7 +103,7 @@ def test_an_engine_runs_them_sparse_also_from_a_file(kind, images, tmp_path):
 
 def test_what_has_no_kernel_runs_in_torch_and_says_so():
     for options, zeros, reason in (
-        ({}, 0.6, "torch is faster for a LSTM with fewer than 70.% zeros"),
+        ({}, 0.6, "torch is faster for LSTM layers with fewer than 70.% zeros"),
         ({"proj_size": 8}, 0.9, "no sparse kernel for LSTM"),
     ):
         layer = thinned(nn.LSTM(16, 32, **options), zeros)
@@ -143,5 +143,5 @@ def test_packed_sequences_and_single_images_with_few_zeros_go_to_torch():
 )
 def test_wrong_sizes_are_refused(x, hx):
     fast = sparse_forward(thinned(nn.GRU(12, 20)))
-    with pytest.raises(RuntimeError, match=r"the inputs have 11 features|is the shape of the states"):
+    with pytest.raises(RuntimeError, match=r"the inputs have 11 features|takes one initial state of shape"):
         fast(torch.randn(x), None if hx is None else torch.randn(hx))

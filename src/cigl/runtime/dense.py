@@ -81,7 +81,7 @@ def of_module(
 
 def _no_kernel(layer: nn.Module) -> str:
     if isinstance(layer, recurrent.LAYERS) and not layer.proj_size:
-        return f"torch is faster for a {type(layer).__name__} with fewer than {percent(recurrent.ZEROS, 0)} zeros"
+        return f"torch is faster for {type(layer).__name__} layers with fewer than {percent(recurrent.ZEROS, 0)} zeros"
     return f"there is no sparse kernel for {type(layer).__name__}"
 
 

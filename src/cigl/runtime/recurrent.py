@@ -92,16 +92,17 @@ class _Recurrence:
             each.stride()[:2] if steps_first else each.stride()[1::-1] for each in (gates, out)
         )
         steps, images = gates.shape[:2] if steps_first else gates.shape[1::-1]
-        work = steps * images * len(self.values)
+        threads = torch.get_num_threads() if steps * images * len(self.values) >= _WORK else 1
+        isa = library.isa()
         struct = RecurrentStruct(
             self.gates, steps, images, self.hidden, int(backwards),
             self.rows.ctypes.data, self.columns.ctypes.data, self.values.ctypes.data,
             None if self.bias is None else self.bias.ctypes.data,
             gates.data_ptr(), in_step, in_image,
             states[0].data_ptr(), states[-1].data_ptr(), out.data_ptr(), out_step, out_image,
-            torch.get_num_threads() if images > 1 and work >= _WORK else 1,
+            min(threads, -(-images // library.lanes(isa))),  # each has vectors of images of its own
         )  # fmt: skip
-        library.get().cigl_recur(library.isa().encode(), ctypes.byref(struct))
+        library.get().cigl_recur(isa.encode(), ctypes.byref(struct))
 
 
 def _inputs_of(layer: nn.RNNBase, end: str) -> nn.Linear:
@@ -133,6 +134,5 @@ def _check(layer: nn.RNNBase, input: Tensor, states: tuple[Tensor, ...], images:
     wanted = (layer.num_layers * directions, *batch, layer.hidden_size)
     if states and (len(states) != _states(layer) or any(tuple(each.shape) != wanted for each in states)):
         shapes = ", ".join(str(tuple(each.shape)) for each in states)
-        raise RuntimeError(
-            f"{_states(layer)} x {wanted} is the shape of the states before the first step, not {shapes}"
-        )
+        count = "two initial states" if _states(layer) == 2 else "one initial state"
+        raise RuntimeError(f"{type(layer).__name__} takes {count} of shape {wanted}, not {shapes}")

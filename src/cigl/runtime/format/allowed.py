@@ -105,13 +105,9 @@ def module_fields(module: nn.Module) -> dict[str, Any] | None:
     fields: dict[str, Any] = {"type": kind}
     for name in MODULES[kind].split():
         value = getattr(module, name)
-        fields[name] = (
-            value is not None and value is not False
-            if name == "bias"
-            else list(value)
-            if isinstance(value, tuple)
-            else value
-        )
+        if name == "bias":  # a tensor or None, but a flag in recurrent modules
+            value = isinstance(value, Tensor) or value is True
+        fields[name] = list(value) if isinstance(value, tuple) else value
     return fields
 
 

@@ -73,7 +73,7 @@ def fma_peak(seconds: float = 0.2, name: str = "") -> float:
 def has_whole_vectors(name: str, narrower: str) -> bool:
     """Whether the processor computes with a wider set's vectors at once. Some have AVX-512 and take them in halves.
 
-    A disturbed measurement does no harm: results are the same, and a little slower.
+    A disturbed measurement changes the speed and the rounding of results, and nothing else.
     """
     peaks = [max(fma_peak(0.0005, each) for _ in range(5)) for each in (name, narrower)]
     return peaks[0] > 1.4 * peaks[1]

@@ -21,6 +21,7 @@ class Kernels(Protocol):
 
     sparse: set[nn.Parameter]  # the parameters that ran so
     reasons: dict[str, None]  # why others did not, a sentence each
+    is_comparing: bool  # gradients that arrive now are not the user's: kernels are being compared with torch
 
     def topology_changed(self) -> None:
         """M is another one."""

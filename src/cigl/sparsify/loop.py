@@ -86,7 +86,8 @@ class Loop:
             self.step.put_in_force(layer for layer in self._sparse.layers if layer.parameter in parameters)
 
     def on_dense_gradient(self, layer: Layer, gradient: Tensor) -> None:
-        self._current().keep_gradient(layer, gradient)
+        if self.kernels is None or not self.kernels.is_comparing:
+            self._current().keep_gradient(layer, gradient)
 
     def on_gradient(self, layer: Layer) -> None:
         self.watch.gradient(layer)

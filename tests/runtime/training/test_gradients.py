@@ -105,8 +105,9 @@ def test_the_number_of_threads_does_not_change_a_bit(kind, images, isa):
         with settings_of(isa, threads):
             kernels = on_kernels(model, masks)
             results.append(step(model, x.requires_grad_()))
-            [network] = kernels._networks.values()
-            assert len(network._calls) == len(network.stretches) == 1
+            [network] = kernels._plans._plans.values()
+            assert len(network.stretches) == 1
+            assert {p.data_ptr() for p in network.stretches[0].parameters} == {p.data_ptr() for p in model.parameters()}
             kernels.remove()
     assert all(results[0].equals(other) for other in results[1:])
 

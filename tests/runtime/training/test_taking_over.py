@@ -86,15 +86,15 @@ def test_hooks_of_parts_act_once_also_those_that_come_later():
             model(torch.randn(9, 12, requires_grad=True)).sum().backward()
             assert seen == [1], (kind, place)
             handle.remove()
-    assert not kernels.reasons
+    assert all("hook" in reason for reason in kernels.reasons)  # Dynamo runs those of the backward between two graphs
 
 
-def test_a_hook_that_changes_a_shape_is_refused_clearly():
+def test_a_hook_that_changes_a_shape_acts():
     model = mlp()
-    taken(model)
+    kernels = taken(model)
     model[1].register_forward_hook(lambda module, args, out: out[:5])
-    with pytest.raises(CiglError, match="does a hook change it"):
-        model(torch.randn(9, 12))
+    assert len(model(torch.randn(9, 12))) == 5
+    assert same_as_in_torch(model, kernels)
 
 
 def test_global_hooks_see_every_module():
@@ -359,6 +359,7 @@ def test_second_derivatives_of_an_inner_part_are_refused_clearly():
     model = nn.Sequential(nn.Linear(12, 12), nn.GELU(), mlp())
     taken(model)
     x = torch.randn(9, 12, requires_grad=True)
+    model(x).sum().backward()  # the first is compared with torch, and keeps what that needs
     with pytest.raises(CiglError, match=r"asks for a second derivative.*kernels='masked'"):
         torch.autograd.grad(model(x).sum(), x, create_graph=True)
 
@@ -428,7 +429,7 @@ def test_patterns_and_programs_of_earlier_topologies_are_gone(make):
     kernels = taken(model)
     x = torch.randn(9, 12, requires_grad=True)
     model(x).sum().backward()
-    both = (*kernels._patterns._patterns.values(), *kernels._networks.values())
+    both = (*kernels._patterns._patterns.values(), *kernels._plans._plans.values())
     old = [weakref.ref(each) for each in both if each is not None]
     del both
     kernels.topology_changed()
@@ -459,13 +460,12 @@ def test_forwards_without_backward_use_the_same_memory():
         model(torch.randn(9, 12))
         with torch.no_grad():
             model(torch.randn(9, 12))
-    [network] = kernels._networks.values()
-    pools = network.stretches[0]._free
-    assert [len(pool) for pool in pools.values()] == [1] * len(pools)
-    programs = [pool[0] for pool in pools.values()]
+    pools = [pool for plan in kernels._plans._plans.values() for pool in plan.stretches[0]._free.values()]
+    assert [len(pool) for pool in pools] == [1, 1]  # with gradients and without
+    programs = [pool[0] for pool in pools]
     for _ in range(5):
         model(torch.randn(9, 12))
-    assert [pool[0] for pool in pools.values()] == programs
+    assert [pool[0] for pool in pools] == programs
 
 
 def test_inputs_of_odd_kinds():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import operator
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -58,6 +59,7 @@ class Lowering:
         self._values = Values(graph)
         self._names: set[str] = set()  # of the units
         self._operations: dict[nn.Module, op.Operation] = {}  # one for each module, however often it is called
+        self.nodes: dict[int, fx.Node] = {}  # whose values these are
         tensors = {id(each): each.nbytes for each in (*model.parameters(), *model.buffers())}
         self._room = _TIED * sum(tensors.values()) + _SMALL
         for node in graph.nodes:
@@ -72,13 +74,18 @@ class Lowering:
                 self.network.output = map_aggregate(node.args[0], self._hole)
             else:
                 self._call(node, attribute(model, str(node.target)) if node.op == "call_module" else None)
+            if node.op != "output":
+                self.nodes.setdefault(self._values[node], node)
         self.network.prune()
 
     def _hole(self, leaf: Any) -> Any:
         return op.Hole(self._values[leaf]) if isinstance(leaf, fx.Node) else leaf
 
     def _call(self, node: fx.Node, module: nn.Module | None) -> None:
-        changed = _changed(node, module)
+        if "effect" in node.meta:
+            self._effect(node)
+            return
+        changed = argument_changed_in_place(node, module)
         if changed is not None:
             # `x += 1` changes a tensor but not a number, and which one x is we don't know
             unclear = node.target in IN_PLACE and node.target is not operator.setitem
@@ -98,6 +105,13 @@ class Lowering:
         self._names.add(name)
         path = None if module is None else str(node.target)
         self.network.units.append(Unit(name, operation, inputs, (output,), path))
+
+    def _effect(self, node: fx.Node) -> None:
+        """A call for what it does, with its arguments as they are."""
+        operation, reads = _in_torch(node, None, changes=False)
+        inputs = tuple(self._values[read] for read in reads)
+        effect = replace(operation, effect=node.meta["effect"])
+        self.network.units.append(Unit(node.name, effect, inputs, (self._values.new(node),)))
 
     def _parsed(self, node: fx.Node, module: nn.Module | None) -> Parsed | None:
         if module in self._operations and len(node.args) == 1 and isinstance(node.args[0], fx.Node) and not node.kwargs:
@@ -120,7 +134,7 @@ def attribute(model: nn.Module, path: str) -> Any:
     return found.detach() if isinstance(found, Tensor) else found
 
 
-def _changed(node: fx.Node, module: nn.Module | None) -> fx.Node | None:
+def argument_changed_in_place(node: fx.Node, module: nn.Module | None) -> fx.Node | None:
     """The argument that this call changes in place."""
     target: Any = node.target
     name = target if node.op == "call_method" else getattr(target, "__name__", "")
@@ -144,7 +158,7 @@ def _asked_in_place(node: fx.Node) -> bool:
     return bool(bound.arguments.get("inplace", False))
 
 
-def _in_torch(node: fx.Node, module: nn.Module | None, changes: bool) -> tuple[op.Operation, list[fx.Node]]:
+def _in_torch(node: fx.Node, module: nn.Module | None, changes: bool) -> tuple[op.InTorch, list[fx.Node]]:
     """The call as it is, with holes for what it reads."""
     reads: dict[fx.Node, int] = {}
 

@@ -53,7 +53,7 @@ class Network:
         """Leave out the units whose values nobody reads."""
         read, kept = set(self.results()), []
         for unit in reversed(self.units):
-            if read & set(unit.outputs):
+            if read & set(unit.outputs) or (isinstance(unit.operation, op.InTorch) and unit.operation.effect):
                 kept.append(unit)
                 read.update(unit.inputs)
         self.units = kept[::-1]

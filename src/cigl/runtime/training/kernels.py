@@ -1,64 +1,40 @@
 """A model's training forward on sparse kernels, wherever a fixed rule says that they are faster.
 
-The model's call is taken over: while it runs, a network of stretches stands in for ``forward``, with all hooks around
-it as usual. Parts that can't be traced run in torch; there, single layers are taken over in the same way. Parameters
-stay dense tensors, where they are.
+The model's call is taken over: while it runs, what TorchDynamo has captured stands in for ``forward``, with all hooks
+around it as usual. What can't be captured runs in torch, with single layers taken over in the same way. Parameters stay
+dense tensors, where they are.
 """
 
 from __future__ import annotations
 
+import random
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import zip_longest
 from typing import Any
+from weakref import WeakMethod
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.autograd import forward_ad
 from torch.nn.modules.module import _has_any_global_hook
 from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
 
 from cigl.errors import CiglWarning
+from cigl.runtime.compile.tracing import hooked
 from cigl.runtime.program import library
-from cigl.runtime.training.network import StretchedModel, is_plain
+from cigl.runtime.training.calls import Forward, TakenCalls, forward_of
+from cigl.runtime.training.capture import Capture, Mode, NotCaptured
+from cigl.runtime.training.network import is_plain
+from cigl.runtime.training.plans import Plans
+from cigl.runtime.training.rule import may_be_worth
 from cigl.runtime.training.single import SelfAttention, SingleLayer
-from cigl.runtime.training.tracing import TracedModel, Untraceable, arguments_of
+from cigl.runtime.training.stretch import Stretch
 from cigl.runtime.training.updates import ActiveUpdates
+from cigl.runtime.training.verify import Replay
 from cigl.runtime.training.weights import Patterns, Positions
 
-Forward = Callable[..., Any]
-_SHAPES = 6  # of inputs, whose programs are kept; the one not used for longest goes first
-_MODES = 20  # of a model that are traced, one after the other
-_PLAIN = (bool, int, float, str)  # what a forward may depend on beside tensors
-
-
-class _Call:
-    """What is called instead of a module. A copy or a pickle has None there: the module's own call.
-
-    torch leaves the attribute out of copies, but not where a class has a ``__getstate__`` of its own (LightningModule):
-    the copy would run the original.
-    """
-
-    def __init__(self, function: Forward):
-        self._function = function
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function(*args, **kwargs)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        return None
-
-    def __reduce__(self) -> tuple[type, tuple[()]]:
-        return type(None), ()
-
-
-class _RootCall(_Call):
-    """The root's: torch.compile is for its forward; parts are traced with it."""
-
-    @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator]
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function(*args, **kwargs)
+_REPLAYED = 400  # steps from one comparison of a whole step to the next, so that they take at most 2 % of the time
 
 
 class TrainingKernels:
@@ -78,15 +54,21 @@ class TrainingKernels:
         insist: bool,
     ):
         self._model, self._needs_dense, self._needs_z, self._insist = model, needs_dense, needs_z, insist
-        self._patterns, self._updates = Patterns(active), ActiveUpdates()
-        self._traced: dict[Any, TracedModel | str] = {}  # or why not; by the modes of the modules
-        self._networks: OrderedDict[Any, StretchedModel | None] = OrderedDict()
-        self._layers: list[SingleLayer] = []
-        self._taken: dict[nn.Module, Forward] = {}
-        self._parts = _parts(model)
+        self._weights = sum(parameter.numel() for parameter in active)
+        self._patterns, self._updates, self._calls = Patterns(active), ActiveUpdates(), TakenCalls()
+        self._plans = Plans(model, self._patterns, insist, self._refused)
+        self._capture: Capture | None = None  # made when it is first needed: it imports torch's compiler
+        self._graphs: list[fx.GraphModule] = []  # kept, because plans know them by their id
+        self._layers: dict[nn.Module, Sequence[SingleLayer]] = {}
+        self._compared_layers: set[nn.Parameter] = set()  # of those that have run by themselves
+        self._is_computing = False  # a forward of the whole model is under way that may run on kernels
+        self._is_observing = False  # a graph is wanted, and not what it computes
+        self._steps = _REPLAYED  # since a whole step was compared
+        self._replay: Replay | None = None
         self._alone: frozenset[nn.Parameter] = frozenset()  # what torch did not read in the last forward of the model
         self._used_elsewhere: set[nn.Parameter] = set()  # by the loss: a penalty on the weights themselves, say
         self._held: set[nn.Parameter] = set()  # whose Z is held here
+        self.is_comparing = False  # gradients that arrive now are not the user's
         self.sparse: set[nn.Parameter] = set()  # that ran on sparse kernels so far
         self.reasons: dict[str, None] = {}  # why something ran masked
         try:
@@ -97,29 +79,25 @@ class TrainingKernels:
 
     def _take_over_modules(self) -> None:
         for module in self._model.modules():
-            if module._compiled_call_impl is not None:  # torch.compile has it
-                continue
-            if isinstance(module, (nn.Linear, nn.Conv2d)) and type(module) in (nn.Linear, nn.Conv2d):
+            if module._compiled_call_impl is not None:
+                self._note("torch.compile has the model, or a part of it, and runs it as dense layers")
+            elif type(module) in (nn.Linear, nn.Conv2d):
                 self._take_over(module, self._single(module))
             elif type(module) is nn.MultiheadAttention:
                 self._take_over(module, self._attention(module))
             elif module is self._model:
-                self._take_over(module, self._whole)
+                self._calls.take(module, self._root_call, is_root=True)
 
     def remove(self) -> None:
         """Give every module its own call back."""
-        for module in self._taken:
-            if self._is_taken(module):
-                vars(module).pop("_compiled_call_impl")
-
-    def _is_taken(self, module: nn.Module) -> bool:
-        """Whether its call is still ours: the user may have compiled it since."""
-        return module._compiled_call_impl is self._taken.get(module)
+        self._calls.remove()
 
     def topology_changed(self) -> None:
-        """Read the patterns anew before the next forward."""
+        """Read the patterns again before the next forward."""
         self._patterns.changed()
         self._release()
+
+    # Gradients and Z
 
     def on_gradient(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         """A gradient is complete: nothing but the kernels had a part in it, or the weight is used elsewhere, too."""
@@ -137,10 +115,11 @@ class TrainingKernels:
     def hold_z(self, parameter: nn.Parameter, key: int, threshold: int) -> Callable[[], Tensor] | None:
         """Switch entries off in the kernels alone, if only they are to read this weight; the positions, when asked.
 
-        It saves the way through the dense tensors: weight, gradient and optimizer state stay as they are.
+        It saves the way through the dense tensors: weight, gradient and optimizer state stay as they are. Who may read
+        it besides is known of a forward that is one graph, and where no hook of the user's runs around it.
         """
         expected = parameter in self._alone and parameter not in self._used_elsewhere
-        if not expected or not self._is_taken(self._model) or self._needs_dense():
+        if not expected or not self._is_computing or hooked(self._model):
             return None
         pattern = self._patterns.switch_off(parameter, key, threshold)
         self._held.add(parameter)
@@ -158,6 +137,7 @@ class TrainingKernels:
 
     def begin_update(self, optimizer: Optimizer) -> None:
         """All gradients are masked, and the optimizer is about to step."""
+        self._compare_replay()
         self._updates.begin(optimizer, self._patterns.computed())
         self._torch_reads(frozenset(parameter for parameter in self._held if self._updates.has(parameter)))
 
@@ -167,59 +147,212 @@ class TrainingKernels:
     def abandon_update(self) -> None:
         self._updates.restore()
 
-    def _release(self) -> None:
-        """Give up the memory of programs before a step in torch: activations are held once, not twice."""
-        stretches = [stretch for network in self._networks.values() if network for stretch in network.stretches]
-        for stretch in stretches:
-            stretch.release()
-        self._networks.clear()
-        for layer in self._layers:
-            layer.release()
+    # The whole model
 
-    def _note(self, reason: str) -> None:
-        """Why something runs masked: in the summary, and said once to somebody who insists."""
-        if reason not in self.reasons:
-            self.reasons[reason] = None
-            if self._insist:
-                warnings.warn(f"not everything runs on sparse kernels: {reason}.", CiglWarning, stacklevel=4)
+    def _root_call(self, *args: Any, **kwargs: Any) -> Any:
+        """Decides who computes this forward, before Z is drawn for it."""
+        model = self._model
+        if not model.training or not self._may_run(model) or not self._is_worth(args, kwargs):
+            if model.training:
+                self._torch_reads()
+            return model._call_impl(*args, **kwargs)
+        dense = self._needs_dense()
+        if dense:
+            self._torch_reads()
+            self._release()
+        self._is_computing = not dense
+        self._steps += 1
+        try:
+            with forward_of(model, self._in_torch if dense else self._on_kernels):
+                return torch.compiler.disable(model._call_impl)(*args, **kwargs)
+        finally:
+            self._is_computing = False
 
-    # Taking over
+    def _on_kernels(self, own: Forward, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The forward, by what was captured of it."""
+        capture = self._captured()
+        if capture.mode is Mode.WHOLE:
+            try:
+                with self._calls.given_back(self._layers):
+                    return capture.whole(*args, **kwargs)
+            except NotCaptured as reason:
+                self._uncaptured()
+                result = self._in_parts(capture, own, args, kwargs)
+                # not earlier: the user's own errors come from there, and say nothing about the next call
+                capture.mode = Mode.PARTS if capture.mode is Mode.WHOLE else capture.mode
+                how = "in parts" if capture.mode is Mode.PARTS else "layer by layer"
+                self._note(f"the forward can't be captured as a whole, and runs {how} ({reason})")
+                return result
+        self._uncaptured()
+        return self._in_parts(capture, own, args, kwargs)
+
+    def _in_parts(self, capture: Capture, own: Forward, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return (own if capture.mode is Mode.LAYERS else capture.parts)(*args, **kwargs)
+
+    def _captured(self) -> Capture:
+        if self._capture is None:
+            self._capture = Capture(self._model, self._runner, self._uncaptured)
+        return self._capture
+
+    def _runner(self, graph: fx.GraphModule) -> Callable[..., Any]:
+        """What Dynamo keeps for as long as it likes: it must not keep the model."""
+        run = WeakMethod(self._run_graph)
+        self._graphs.append(graph)
+
+        def call(*args: Any) -> Any:
+            found = run()
+            return graph.forward(*args) if found is None else found(graph, args)
+
+        undisturbed: Callable[..., Any] = torch.compiler.disable(call)
+        return undisturbed
+
+    def _run_graph(self, graph: fx.GraphModule, args: Sequence[Any]) -> Any:
+        if self._is_observing:
+            raise _Observed(graph, args)
+        is_whole = self._captured().mode is Mode.WHOLE
+        # checkpoints compute a part again in the backward, outside of Dynamo, and compare what is saved
+        plan = self._plans.of(graph, args) if is_whole or not _saves_by_hooks() else None
+        if plan is None:
+            self._uncaptured()
+            return graph.forward(*args)
+        is_compared = not torch.is_grad_enabled() or self._plans.is_compared(graph, args)
+        self._alone = plan.alone if is_whole and is_compared else frozenset()
+        self._torch_reads(self._alone)
+        for stretch in plan.stretches:
+            stretch.check = None if is_compared else self._plans.check
+            self.sparse.update(stretch.parameters)
+        return plan(args)
+
+    def _uncaptured(self) -> None:
+        """Torch is about to compute a forward, or a part of it."""
+        if self._is_observing:
+            raise _Observed(None, ())
+        self._alone = frozenset()
+        self._torch_reads()
+
+    # Comparing with torch
+
+    def _in_torch(self, own: Forward, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A step that torch computes; from time to time it is computed on kernels, too, before the weights move."""
+        self._replay, replay = None, self._new_replay(args, kwargs)
+        result = own(*args, **kwargs)
+        if replay is not None:
+            self.is_comparing = True
+            try:
+                replay.torch_computed(result)
+                self._replay = replay
+            finally:
+                self.is_comparing = False
+        return result
+
+    def _new_replay(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Replay | None:
+        capture = self._captured()
+        if self._steps < _REPLAYED or not torch.is_grad_enabled() or _saves_by_hooks():
+            return None
+        if capture.mode is not Mode.WHOLE:
+            self._plans.compare_again()
+            self._steps = 0
+            return None
+        graph, inputs = self._observed(capture, args, kwargs)
+        plan = None if graph is None else self._plans.of(graph, inputs)
+        if plan is None:
+            return None
+        self._steps = 0
+        return Replay(plan, inputs, self._patterns, self._model)
+
+    def _observed(
+        self, capture: Capture, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[fx.GraphModule | None, Sequence[Any]]:
+        """The graph of a call and its inputs, without running it."""
+        before = random.getstate()
+        self._is_observing = True
+        try:
+            with self._calls.given_back(self._layers):
+                capture.whole(*args, **kwargs)
+        except _Observed as found:
+            return found.graph, found.inputs
+        except NotCaptured:
+            pass
+        finally:
+            self._is_observing = False
+            random.setstate(before)
+        return None, ()
+
+    def _compare_replay(self) -> None:
+        replay, self._replay = self._replay, None
+        if replay is None:
+            return
+        with self._patterns.apart():
+            found = replay.difference()
+        if found is not None:
+            what, size = found
+            self._captured().mode = Mode.LAYERS
+            self._refused(
+                f"{what} of the model on sparse kernels differ from torch's by {size:.2g} of their size, so its layers "
+                "run one by one"
+            )
+
+    # Single layers
 
     def _take_over(self, module: nn.Module, choose: Callable[..., Forward | None]) -> None:
-        """Let ``choose`` say what stands in for the module's forward; torch's own hooks and checks go on as ever.
+        """Let ``choose`` say what stands in for the module's forward; torch's own hooks and checks go on as ever."""
 
-        The attribute is the one that ``module.compile()`` uses.
-        """
+        def forward(own: Forward, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+            return (choose(args, kwargs) or own)(*args, **kwargs)
+
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if not module.training or not self._may_run(module) or self._needs_dense():
+                return module._call_impl(*args, **kwargs)
+            with forward_of(module, forward):
+                return module._call_impl(*args, **kwargs)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not self._may_run(module):
-                if module is self._model and module.training:
-                    self._torch_reads()
-                return module._call_impl(*args, **kwargs)
+            return (module._call_impl if torch.compiler.is_compiling() else run)(*args, **kwargs)
+
+        self._calls.take(module, call, is_root=module is self._model)
+
+    def _single(self, module: nn.Module) -> Callable[..., Forward | None]:
+        layer = SingleLayer(module, self._patterns, self._insist)
+        self._layers[module] = [layer]
+
+        def choose(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Forward | None:
+            if len(args) != 1 or kwargs or not _is_plain(args[0]):
+                return None
+            stretch = self._allowed(layer.stretch(args[0]))
+            if stretch is None:
+                return None
             own = module.forward
+            return lambda x: own(x) if (found := stretch.run([x])) is None else found[0]
 
-            def forward(*args: Any, **kwargs: Any) -> Any:  # with what the module's hooks have made of the arguments
-                vars(module).pop("forward", None)
-                return (choose(args, kwargs) or own)(*args, **kwargs)
+        return choose
 
-            vars(module)["forward"] = forward
-            try:
-                return module._call_impl(*args, **kwargs)
-            finally:
-                vars(module).pop("forward", None)
+    def _attention(self, module: nn.MultiheadAttention) -> Callable[..., Forward | None]:
+        attention = SelfAttention(module, self._patterns, self._insist, self._allowed)
+        self._layers[module] = [attention.project, attention.out]
 
-        if module is self._model:
-            taken: _Call = _RootCall(torch.compiler.disable(call, recursive=False))
-        else:
-            taken = _Call(call)
-        module._compiled_call_impl = taken
-        self._taken[module] = taken
+        def choose(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Forward | None:
+            if not args or not _is_plain(args[0]) or not attention.fits(*args, **kwargs):
+                return None
+            return attention.forward if self._allowed(attention.project.stretch(args[0])) is not None else None
+
+        return choose
+
+    def _allowed(self, stretch: Stretch | None) -> Stretch | None:
+        """A layer's stretch, unless it has computed something else than torch; compared in its first step."""
+        if stretch is None or not all(map(self._plans.may_run, stretch.parameters)):
+            return None
+        weight = stretch.parameters[0]
+        stretch.check = None if weight in self._compared_layers else self._plans.check
+        if torch.is_grad_enabled():
+            self._compared_layers.add(weight)
+        self.sparse.update(stretch.parameters)
+        return stretch
+
+    # Conditions
 
     def _may_run(self, module: nn.Module) -> bool:
-        if not module.training or torch.compiler.is_compiling() or torch._C._get_tracing_state():
-            return False
-        if self._needs_dense():
-            self._release()
+        if torch.compiler.is_compiling() or torch._C._get_tracing_state():
             return False
         if torch.is_autocast_enabled("cpu"):
             self._note("autocast: sparse kernels compute in float32")
@@ -230,99 +363,48 @@ class TrainingKernels:
         if forward_ad._current_level >= 0:
             self._note("forward-mode derivatives are torch's")
             return False
-        return "forward" not in vars(module)
-
-    def _whole(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Forward | None:
-        network, inputs = self._network(args, kwargs)
-        self._alone = frozenset() if network is None else network.alone
-        self._torch_reads(self._alone)
-        if network is None:
-            return None
-        for stretch in network.stretches:
-            self.sparse.update(stretch.parameters)
-        return lambda *_, **__: network(inputs)  # as they were given
-
-    def _network(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[StretchedModel | None, Sequence[Any]]:
-        nothing: tuple[None, list[Any]] = (None, [])
-        if any(now is not own for now, own in zip_longest(_parts(self._model), self._parts)):
-            self._note("the model has other modules or parameters than at attach")
-            return nothing
         if _has_any_global_hook():
             self._note("torch has global hooks on modules")
-            return nothing
-        traced = self._trace()
-        if isinstance(traced, str):
-            self._note(f"the forward can't be traced, only single layers run sparse ({traced})")
-            return nothing
-        inputs = arguments_of(traced.network, args, kwargs)
-        if inputs is None or not all(_is_plain(each) for each in inputs):
-            return nothing
-        threads = torch.get_num_threads()
-        key = (id(traced), tuple(each.shape for each in inputs), threads)
-        if key not in self._networks:
-            try:
-                network = StretchedModel(traced, self._model, inputs, self._patterns, threads, self._insist)
-            except Untraceable as error:
-                self._note(f"the forward can't be traced, only single layers run sparse ({error})")
-                network = None
-            self._networks[key] = network if network and network.stretches else None
-            if len(self._networks) > _SHAPES:
-                self._networks.popitem(last=False)
-        self._networks.move_to_end(key)
-        return self._networks[key], inputs
+            return False
+        return "forward" not in vars(module)
 
-    def _trace(self) -> TracedModel | str:
-        """The model in its present mode, as it is traced."""
-        modules = list(self._model.modules())
-        settings = tuple(value for module in modules for value in vars(module).values() if type(value) in _PLAIN)
-        hooks = tuple(
-            len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) + len(m._backward_pre_hooks)
-            for m in modules[1:]
-        )
-        patched = tuple("forward" in vars(module) for module in modules)
-        kinds = tuple((p.requires_grad, p.stride(), p.dtype) for p in self._model.parameters())
-        mode = (settings, hooks, patched, kinds)
-        if mode not in self._traced:
-            if len(self._traced) == _MODES:
-                return "its settings change again and again"
-            try:
-                self._traced[mode] = TracedModel(self._model)
-            except Untraceable as error:
-                self._traced[mode] = str(error)
-        return self._traced[mode]
+    def _is_worth(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call may have enough work for kernels; else there is no need to capture it."""
+        inputs = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        return self._insist or may_be_worth(self._weights, inputs)
 
-    def _single(self, module: nn.Module) -> Callable[..., Forward | None]:
-        layer = SingleLayer(module, self._patterns, self._insist)
-        self._layers.append(layer)
+    def _release(self) -> None:
+        """Give up the memory of programs before a step in torch: activations are held once, not twice."""
+        self._plans.release()
+        for layers in self._layers.values():
+            for layer in layers:
+                layer.release()
 
-        def choose(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Forward | None:
-            if len(args) != 1 or kwargs or not _is_plain(args[0]):
-                return None
-            stretch = layer.stretch(args[0])
-            if stretch is None:
-                return None
-            self.sparse.update(stretch.parameters)
-            return lambda x: stretch(x)[0]
+    def _note(self, reason: str) -> None:
+        """Why something runs masked: in the summary, and said once to somebody who insists."""
+        if reason not in self.reasons:
+            self.reasons[reason] = None
+            if self._insist:
+                warnings.warn(f"not everything runs on sparse kernels: {reason}.", CiglWarning, stacklevel=4)
 
-        return choose
-
-    def _attention(self, module: nn.MultiheadAttention) -> Callable[..., Forward | None]:
-        attention = SelfAttention(module, self._patterns, self._insist)
-        self._layers += [attention.project, attention.out]
-
-        def choose(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Forward | None:
-            if not args or not _is_plain(args[0]) or not attention.fits(*args, **kwargs):
-                return None
-            if attention.project.stretch(args[0]) is None:
-                return None
-            self.sparse.update(module.parameters())
-            return attention.forward
-
-        return choose
+    def _refused(self, reason: str) -> None:
+        """Something is not as it should be: said to everybody, once."""
+        if reason not in self.reasons:
+            self.reasons[reason] = None
+            warnings.warn(f"{reason}.", CiglWarning, stacklevel=4)
 
 
-def _parts(model: nn.Module) -> list[Any]:
-    return [*model.modules(), *model.parameters()]
+class _Observed(Exception):
+    """A graph that was about to run, and its inputs."""
+
+    def __init__(self, graph: fx.GraphModule | None, inputs: Sequence[Any]):
+        super().__init__()
+        self.graph, self.inputs = graph, inputs
+
+
+def _saves_by_hooks() -> bool:
+    """Whether what torch saves for the backward goes through somebody's hooks: checkpointing, offloading."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
 def _is_plain(x: Any) -> bool:

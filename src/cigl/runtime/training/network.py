@@ -1,10 +1,9 @@
-"""A traced model on inputs of one shape: stretches on sparse kernels, torch for the rest."""
+"""A captured graph on inputs of one kind: stretches on sparse kernels, torch for the rest."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor, float32, nn
@@ -14,106 +13,143 @@ from cigl.runtime.compile.network import Unit
 from cigl.runtime.program.emitting import fits
 from cigl.runtime.program.steps import Shape, per_image
 from cigl.runtime.schedule import by_images, staged
+from cigl.runtime.training.graphs import LoweredGraph
 from cigl.runtime.training.rule import is_worth
 from cigl.runtime.training.stretch import Stretch, is_known, multiply_adds
-from cigl.runtime.training.tracing import TracedModel, is_watched, live_value
 from cigl.runtime.training.weights import Patterns
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
 class _TorchCall:
-    """A unit as torch computes it, by the user's own module where it is one."""
+    """A unit as torch computes it."""
 
-    def __init__(self, unit: Unit, model: nn.Module):
-        self.inputs, self.outputs = unit.inputs, unit.outputs
-        module = None if unit.module is None else model.get_submodule(unit.module)
-        if isinstance(unit.operation, op.InTorch):
-            operation = unit.operation if module is None else replace(unit.operation, call=module)
-            self._call: Any = operation.dense
+    def __init__(self, unit: Unit):
+        self.inputs, self.outputs, self._call = unit.inputs, unit.outputs, unit.operation.dense
+
+    def __call__(self, values: dict[int, Any]) -> None:
+        values[self.outputs[0]] = self._call(*(values[value] for value in self.inputs))
+
+
+class _KernelCall:
+    """A stretch, with the inputs of the graph that are its parameters."""
+
+    def __init__(self, stretch: Stretch, parameters: Sequence[int], in_torch: Sequence[_TorchCall]):
+        self.stretch, self._parameters, self._in_torch = stretch, parameters, in_torch
+
+    def __call__(self, values: dict[int, Any]) -> None:
+        inputs = [values[value] for value in self.stretch.inputs]
+        results = self.stretch.run(inputs, [values[value] for value in self._parameters])
+        if results is None:  # they were not what torch computes
+            for call in self._in_torch:
+                call(values)
         else:
-            self._call = unit.operation.dense if module is None else module
-
-    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
-        return (self._call(*inputs),)
+            values |= zip(self.stretch.outputs, results, strict=True)
 
 
-class StretchedModel:
-    """Stands in for the model's forward."""
+class PartitionedModel:
+    """Stands in for a graph. ``allowed`` says of a weight whether kernels may compute with it."""
 
     def __init__(
         self,
-        traced: TracedModel,
-        model: nn.Module,
-        inputs: Sequence[Tensor],
+        lowered: LoweredGraph,
         patterns: Patterns,
         threads: int,
         insist: bool,
+        allowed: Callable[[nn.Parameter], bool],
     ):
-        self._network, self._model = traced.network, model
-        shapes = traced.shapes(inputs)
+        self._lowered, self._network, self._allowed = lowered, lowered.network, allowed
+        self._patterns, self._threads, self._insist = patterns, threads, insist
         units = dict(enumerate(self._network.units))
-        self._uses = Counter(model.get_submodule(u.module) for u in units.values() if u.module is not None)
-        kernels = {number for number, unit in units.items() if self._fits(unit, shapes)}
-        self._calls: list[_TorchCall | Stretch] = []
-        for is_program, stage in staged(units, kernels, ordered=True):
-            read = set(self._network.results())
-            read.update(value for number, unit in units.items() if number not in stage for value in unit.inputs)
-            for part in by_images(stage, shapes, self._network.constants) if is_program else [stage]:
-                if is_program and self._is_worth(part, shapes, patterns, insist):
-                    others = read | {value for n, unit in stage.items() if n not in part for value in unit.inputs}
-                    self._calls.append(Stretch(part, shapes, others, model.get_submodule, patterns, threads))
-                else:
-                    self._calls += [_TorchCall(unit, model) for unit in part.values()]
-        self.stretches = [call for call in self._calls if isinstance(call, Stretch)]
-        self.alone = self._read_by_stretches_alone(units)
+        self._uses = Counter(lowered.layers[unit.module] for unit in units.values() if unit.module is not None)
+        self._values = {id(tensor): value for value, tensor in lowered.tensors.items()}
+        early = {number: unit for number, unit in units.items() if _effect(unit) == "any time"}
+        self._calls: list[_TorchCall | _KernelCall] = [_TorchCall(unit) for unit in early.values()]
+        for part in _between_effects({n: unit for n, unit in units.items() if n not in early}):
+            self._calls += self._assigned(part, units)
+        self.stretches = [call.stretch for call in self._calls if isinstance(call, _KernelCall)]
+        self.alone = self._read_by_stretches_alone()
 
-    def __call__(self, inputs: Sequence[Any]) -> Any:
-        values: dict[int, Any] = {v: live_value(self._model, path) for v, path in self._network.paths.items()}
-        values |= zip(self._network.inputs, inputs, strict=True)
+    def __call__(self, args: Sequence[Any]) -> Any:
+        values: dict[int, Any] = dict(self._network.constants)
+        values |= zip(self._network.inputs, args, strict=True)
         for call in self._calls:
-            results = call(*(values[value] for value in call.inputs))
-            values |= zip(call.outputs, results, strict=True)
+            call(values)
         return op.filled(self._network.output, values)
 
-    def _read_by_stretches_alone(self, units: dict[int, Unit]) -> frozenset[nn.Parameter]:
-        """The weights of layers that only run in stretches."""
-        inside = {id(unit) for stretch in self.stretches for unit in stretch.units}
-        torch_reads = {id(live_value(self._model, path)) for path in self._network.paths.values()}
-        weights: set[nn.Parameter] = set()
-        for unit in units.values():
-            if unit.module is None:
-                continue
-            module = self._model.get_submodule(unit.module)
-            if id(unit) not in inside:
-                torch_reads.update(id(parameter) for parameter in module.parameters())
-            elif isinstance(unit.operation, op.Layer):
-                weights.add(module.weight)  # type: ignore[arg-type]
-        return frozenset(weight for weight in weights if id(weight) not in torch_reads)
+    def _assigned(self, part: dict[int, Unit], units: dict[int, Unit]) -> Iterator[_TorchCall | _KernelCall]:
+        """The calls of units between two effects."""
+        kernels = {number for number, unit in part.items() if self._fits(unit)}
+        for is_program, stage in staged(part, kernels, ordered=True):
+            read = set(self._network.results())
+            read.update(value for number, unit in units.items() if number not in stage for value in unit.inputs)
+            shapes = self._lowered.shapes
+            for chosen in by_images(stage, shapes, self._network.constants) if is_program else [stage]:
+                in_torch = [_TorchCall(self._lowered.in_torch.get(u.outputs[0], u)) for u in chosen.values()]
+                if is_program and self._is_worth(chosen):
+                    others = read | {value for n, unit in stage.items() if n not in chosen for value in unit.inputs}
+                    layer = self._lowered.layers.__getitem__
+                    stretch = Stretch(chosen, shapes, others, layer, self._patterns, self._threads)
+                    yield _KernelCall(stretch, [self._values[id(p)] for p in stretch.parameters], in_torch)
+                else:
+                    yield from in_torch
 
-    def _fits(self, unit: Unit, shapes: dict[int, Shape]) -> bool:
-        """Whether the kernels can do it: on computed values alone, with plain parameters of the module's own."""
+    def _read_by_stretches_alone(self) -> frozenset[nn.Parameter]:
+        """The weights of layers that only run in stretches."""
+        torch_reads = {value for call in self._calls if isinstance(call, _TorchCall) for value in call.inputs}
+        torch_reads.update(self._network.results())
+        layers = [
+            self._lowered.layers[unit.module]
+            for stretch in self.stretches
+            for unit in stretch.units
+            if unit.module is not None and isinstance(unit.operation, op.Layer)
+        ]
+        weights: list[nn.Parameter] = [layer.weight for layer in layers]  # type: ignore[misc]
+        return frozenset(weight for weight in weights if self._values[id(weight)] not in torch_reads)
+
+    def _fits(self, unit: Unit) -> bool:
+        """Whether the kernels can do it: on computed values alone, with plain parameters."""
+        shapes = self._lowered.shapes
         inputs, output = [shapes[value] for value in unit.inputs], shapes[unit.outputs[0]]
-        if not inputs or None in (*inputs, output) or set(unit.inputs) & self._network.constants.keys():
+        own = self._network.constants.keys() | self._lowered.tensors.keys()
+        if not inputs or None in (*inputs, output) or set(unit.inputs) & own:
             return False
         if unit.module is not None:
-            module = self._model.get_submodule(unit.module)
+            module = self._lowered.layers[unit.module]
             # of a shared batch norm, torch moves the statistics in the order of the calls
-            if not is_plain(module) or is_watched(module) or (self._uses[module] > 1 and isinstance(module, _NORMS)):
+            if not is_plain(module) or (self._uses[module] > 1 and isinstance(module, _NORMS)):
+                return False
+            if isinstance(unit.operation, op.Layer) and not self._allowed(module.weight):  # type: ignore[arg-type]
                 return False
         return is_known(unit.operation) and fits(unit.operation, inputs, output)
 
-    def _is_worth(self, units: dict[int, Unit], shapes: dict[int, Shape], patterns: Patterns, insist: bool) -> bool:
+    def _is_worth(self, units: dict[int, Unit]) -> bool:
+        shapes = self._lowered.shapes
         dense = sparse = 0.0
         for unit in units.values():
             if isinstance(unit.operation, op.Layer) and unit.module is not None:
                 work = multiply_adds(unit.operation, shapes[unit.outputs[0]])
-                module = self._model.get_submodule(unit.module)
-                dense, sparse = dense + work, sparse + work * patterns.density(module.weight)  # type: ignore[arg-type]
+                weight: Any = self._lowered.layers[unit.module].weight
+                dense, sparse = dense + work, sparse + work * self._patterns.density(weight)
         shape = next(shapes[value] for unit in units.values() for value in unit.inputs)
         assert shape is not None
         pixels = any(isinstance(unit.operation, op.Conv) for unit in units.values())
-        return bool(dense) and (insist or is_worth(dense, sparse, per_image(shape)[0], pixels))
+        return bool(dense) and (self._insist or is_worth(dense, sparse, per_image(shape)[0], pixels))
+
+
+def _effect(unit: Unit) -> str:
+    return unit.operation.effect if isinstance(unit.operation, op.InTorch) else ""
+
+
+def _between_effects(units: dict[int, Unit]) -> list[dict[int, Unit]]:
+    """The units in parts that run one after the other; an effect is a part of its own."""
+    parts: list[dict[int, Unit]] = [{}]
+    for number, unit in units.items():
+        if _effect(unit):
+            parts += [{number: unit}, {}]
+        else:
+            parts[-1][number] = unit
+    return [part for part in parts if part]
 
 
 def is_plain(module: nn.Module) -> bool:

@@ -5,6 +5,10 @@ Never a clock, so that the same seed gives the same bits every time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from torch import Tensor
+
 from cigl.runtime.program import library
 
 # The share of multiply-adds that is left, below which a whole training step was faster than torch's dense one
@@ -19,3 +23,15 @@ def is_worth(dense: float, sparse: float, images: int, pixels: bool) -> bool:
     """For a stretch of so many multiply-adds, dense and on the active weights alone; ``pixels``: with convolutions."""
     most = WORTH[library.isa()] * (1 if pixels else WITHOUT_PIXELS)
     return images >= FEWEST_IMAGES and dense >= LEAST_WORK and sparse <= most * dense
+
+
+def may_be_worth(weights: int, inputs: Sequence[Tensor]) -> bool:
+    """Whether a model with so many weights may have enough work, before anything is known but its inputs."""
+    return weights * max(map(_places, inputs), default=0) >= LEAST_WORK
+
+
+def _places(x: Tensor) -> int:
+    """How often a weight is used at most: once per image and pixel, or token."""
+    if x.dim() <= 2:
+        return x.shape[0] if x.dim() and x.is_floating_point() else x.numel()
+    return x.numel() // max(1, min(x.shape[1], x.shape[-1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -104,8 +105,14 @@ class _Holder(nn.Module):
 class SelfAttention:
     """The projections of ``nn.MultiheadAttention`` where query, key and value are one; attention itself is torch's."""
 
-    def __init__(self, module: nn.MultiheadAttention, patterns: Patterns, insist: bool):
-        self._module = module
+    def __init__(
+        self,
+        module: nn.MultiheadAttention,
+        patterns: Patterns,
+        insist: bool,
+        allowed: Callable[[Stretch | None], Stretch | None],
+    ):
+        self._module, self._allowed = module, allowed
         self.project = SingleLayer(module, patterns, insist, "in_proj_weight", "in_proj_bias")
         self.out = SingleLayer(module.out_proj, patterns, insist)
 
@@ -130,18 +137,16 @@ class SelfAttention:
         module = self._module
         x = query.transpose(0, 1) if module.batch_first else query
         length, batch, width = x.shape
-        parts = _apply(self.project, x, module.in_proj_weight, module.in_proj_bias)
+        parts = self._apply(self.project, x, module.in_proj_weight, module.in_proj_bias)
         heads = parts.view(length, batch, 3, module.num_heads, width // module.num_heads).permute(2, 1, 3, 0, 4)
         dropout = module.dropout if module.training else 0.0
         mixed = F.scaled_dot_product_attention(heads[0], heads[1], heads[2], dropout_p=dropout)
         y = mixed.permute(2, 0, 1, 3).reshape(length, batch, width)
-        y = _apply(self.out, y, module.out_proj.weight, module.out_proj.bias)
+        y = self._apply(self.out, y, module.out_proj.weight, module.out_proj.bias)
         return (y.transpose(0, 1) if module.batch_first else y), None
 
-
-def _apply(layer: SingleLayer, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    stretch = layer.stretch(x)
-    if stretch is not None:
-        return stretch(x)[0]
-    assert weight is not None
-    return F.linear(x, weight, bias)
+    def _apply(self, layer: SingleLayer, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        stretch = self._allowed(layer.stretch(x))
+        found = None if stretch is None else stretch.run([x])
+        assert weight is not None
+        return F.linear(x, weight, bias) if found is None else found[0]

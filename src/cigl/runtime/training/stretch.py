@@ -29,6 +29,7 @@ from cigl.runtime.training.nodes import (
     window,
 )
 from cigl.runtime.training.program import TrainingProgram
+from cigl.runtime.training.verify import Check
 from cigl.runtime.training.weights import Patterns
 
 Recorded = list[Node]
@@ -118,6 +119,7 @@ class Stretch:
         self.parameters = self._parameters()
         self._version = patterns.version
         self._free: dict[tuple[bool, ...], list[TrainingProgram]] = {}
+        self.check: Check | None = None  # compares with torch while it is set
 
     def _parameters(self) -> list[nn.Parameter]:
         found: dict[nn.Parameter, None] = {}
@@ -126,30 +128,51 @@ class Stretch:
                 found |= dict.fromkeys(self._modules(unit.module).parameters(recurse=False))
         return list(found)
 
-    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def run(self, inputs: Sequence[Tensor], parameters: Sequence[Tensor] = ()) -> tuple[Tensor, ...] | None:
+        """The outputs; None if they are not what torch computes.
+
+        Args:
+            inputs: Of the stretch.
+            parameters: What gets the gradients of ``self.parameters``: these, or others that share their memory.
+        """
         for x, shape in zip(inputs, self.in_shapes, strict=True):
             if tuple(x.shape) != shape or x.dtype != torch.float32 or not x.is_cpu:
                 raise CiglError(
                     f"sparse kernels were prepared for a float32 tensor of shape {shape}, but got {x.dtype} of shape "
                     f"{tuple(x.shape)} (does a hook change it?): attach with kernels='masked'."
                 )
-        result: Any = _Run.apply(self, len(inputs), *inputs, *self.parameters)  # type: ignore[no-untyped-call]
+        check, statistics = self.check, [] if self.check is None else self.statistics()
+        result: Any = _Run.apply(self, check, len(inputs), *inputs, *(parameters or self.parameters))  # type: ignore[no-untyped-call]
         outputs = result if isinstance(result, tuple) else (result,)
+        if check is not None and not check.outputs_agree(self, outputs, self._expected(inputs)):
+            for tensor, value in statistics:
+                tensor.copy_(value)
+            return None
         return tuple(each.view(shape) for each, shape in zip(outputs, self.out_shapes, strict=True))
 
-    def in_torch(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The same in torch, for a gradient that is differentiated again. Running statistics stay as they are."""
+    def statistics(self) -> list[tuple[Tensor, Tensor]]:
+        """The buffers that a forward moves, and copies of them."""
+        modules = [self._modules(unit.module) for unit in self.units if unit.module is not None]
+        return [(buffer, buffer.clone()) for module in modules for buffer in module.buffers(recurse=False)]
+
+    def _expected(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            return self.in_torch(inputs)
+
+    def in_torch(self, inputs: Sequence[Tensor], parameters: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
+        """The same in torch, as a function of these parameters. Running statistics stay as they are."""
         values: dict[int, Tensor] = dict(zip(self.inputs, inputs, strict=True))
+        given = dict(zip(self.parameters, parameters or self.parameters, strict=True))
         for unit in self.units:
             arguments = [values[value] for value in unit.inputs]
             module: Any = None if unit.module is None else self._modules(unit.module)
+            own: Any = () if module is None else (given.get(module.weight), given.get(module.bias))
             if isinstance(unit.operation, op.Conv):
-                places = unit.operation.stride, unit.operation.padding
-                result = F.conv2d(arguments[0], module.weight, module.bias, *places)
+                result = F.conv2d(arguments[0], *own, unit.operation.stride, unit.operation.padding)
             elif isinstance(unit.operation, op.Linear):
-                result = F.linear(arguments[0], module.weight, module.bias)
+                result = F.linear(arguments[0], *own)
             elif isinstance(unit.operation, op.BatchNorm):
-                result = F.batch_norm(arguments[0], None, None, module.weight, module.bias, True, 0.0, module.eps)
+                result = F.batch_norm(arguments[0], None, None, *own, True, 0.0, module.eps)
             else:
                 result = unit.operation.dense(*arguments)
             values[unit.outputs[0]] = result
@@ -214,15 +237,16 @@ class _Loan:
 
 class _Run(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, stretch: Stretch, count: int, *tensors: Tensor) -> Any:
-        loan = _Loan(stretch, tuple(ctx.needs_input_grad[2 : 2 + count]))
+    def forward(ctx: Any, stretch: Stretch, check: Check | None, count: int, *tensors: Tensor) -> Any:
+        loan = _Loan(stretch, tuple(ctx.needs_input_grad[_FIRST : _FIRST + count]))
         assert loan.program is not None
         outputs, _ = loan.program.forward([each.contiguous() for each in tensors[:count]])
         if any(ctx.needs_input_grad):
-            ctx.loan, ctx.count, ctx.stretch = loan, count, stretch
-            # For gradients that are differentiated again. What another operation has computed is not held: torch would
-            # free it, and here it would lie in memory twice.
-            inputs = [each if each.is_leaf else None for each in tensors[:count]]
+            ctx.loan, ctx.count, ctx.stretch, ctx.check = loan, count, stretch, check
+            # For gradients that are differentiated again, or compared. What another operation has computed is not held:
+            # torch would free it, and here it would lie in memory twice. Checkpoints count what is saved.
+            saves = check is not None or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+            inputs = [each if saves or each.is_leaf else None for each in tensors[:count]]
             ctx.save_for_backward(*inputs, *tensors[count:])
         else:
             loan.end()
@@ -230,35 +254,56 @@ class _Run(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        program, stretch = ctx.loan.program, ctx.stretch
+        program, stretch, none = ctx.loan.program, ctx.stretch, (None,) * _FIRST
         if torch.is_grad_enabled():  # create_graph=True
-            return None, None, *_differentiable(ctx, gradients)
+            return *none, *_differentiable(ctx, gradients)
         if program is None:
             raise CiglError("backward was called twice without retain_graph=True: the activations are gone.")
-        ctx.saved_tensors  # noqa: B018 (torch refuses here if a weight was changed since the forward)
+        saved = ctx.saved_tensors  # torch refuses here if a weight was changed since the forward
         found, inputs, _ = program.backward([each.contiguous() for each in gradients], stretch.empty_gradient)
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             ctx.loan.end()
-        asked = ctx.needs_input_grad[2 : 2 + ctx.count]
+        asked = ctx.needs_input_grad[_FIRST : _FIRST + ctx.count]
         rest = iter(inputs)
         shaped = [next(rest).view(s) if asks else None for asks, s in zip(asked, stretch.in_shapes, strict=True)]
         own = [found.get(parameter) for parameter in stretch.parameters]
-        return None, None, *shaped, *own
+        result = [*shaped, *own]
+        if ctx.check is not None:
+            expected = _in_torch(ctx, saved, gradients)
+            if not ctx.check.gradients_agree(stretch, result, expected):
+                return *none, *expected
+        return *none, *result
+
+
+_FIRST = 3  # of the tensors among the arguments
+
+
+def _in_torch(ctx: Any, saved: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor | None]:
+    """The gradients as torch computes them, of copies in the same memory: hooks of the tensors are not called."""
+    asked = ctx.needs_input_grad[_FIRST:]
+    tensors = [each.detach().requires_grad_(asks) for each, asks in zip(saved, asked, strict=True)]
+    with torch.enable_grad():
+        outputs = ctx.stretch.in_torch(tensors[: ctx.count], tensors[ctx.count :])
+    pairs = [(out, each.view(out.shape)) for out, each in zip(outputs, gradients, strict=True) if out.requires_grad]
+    results, given = zip(*pairs, strict=True)
+    wanted = [each for each in tensors if each.requires_grad]
+    found = iter(torch.autograd.grad(results, wanted, given, allow_unused=True))
+    return [next(found) if each.requires_grad else None for each in tensors]
 
 
 def _differentiable(ctx: Any, gradients: Sequence[Tensor]) -> Sequence[Tensor | None]:
     """The gradients as a function of torch's, so that they can be differentiated in their turn."""
-    tensors = ctx.saved_tensors
+    tensors, asked = ctx.saved_tensors, ctx.needs_input_grad[_FIRST:]
     if any(each is None for each in tensors):
         raise CiglError(
             "create_graph=True asks for a second derivative through a part of the model that runs on sparse kernels: "
             "attach with kernels='masked'."
         )
-    wanted = [each for each, asked in zip(tensors, ctx.needs_input_grad[2:], strict=True) if asked]
-    outputs = ctx.stretch.in_torch(*tensors[: ctx.count])
+    wanted = [each for each, asks in zip(tensors, asked, strict=True) if asks]
+    outputs = ctx.stretch.in_torch(tensors[: ctx.count], tensors[ctx.count :])
     shaped = [each.view(out.shape) for each, out in zip(gradients, outputs, strict=True)]
     found = iter(torch.autograd.grad(outputs, wanted, shaped, create_graph=True, allow_unused=True))
-    return [next(found) if asked else None for asked in ctx.needs_input_grad[2:]]
+    return [next(found) if asks else None for asks in asked]
 
 
 def multiply_adds(operation: op.Layer, output: Shape) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,11 @@ class Patterns:
         self._found: dict[tuple[Pattern, nn.Parameter | None], Weights] = {}
         self._gradients: dict[nn.Parameter, _Gradient] = {}
         self._lent: dict[nn.Parameter, None] = {}  # gradients of the step under way
+        self._is_apart = False
         self.version = 0  # a program is of one
+
+    def is_sparse(self, weight: Tensor) -> bool:
+        return weight in self._active
 
     def changed(self) -> None:
         self._patterns.clear()
@@ -59,11 +64,28 @@ class Patterns:
 
     def gradient(self, weight: nn.Parameter) -> Tensor:
         """A dense tensor that is zero outside the pattern: the last step's, if nobody has it any more."""
+        if self._is_apart:
+            return torch.zeros_like(weight)
         pattern, last = self._pattern(weight), self._gradients.get(weight)
         if last is None or last.pattern is not pattern or not last.is_free():
             last = self._gradients[weight] = _Gradient(torch.zeros_like(weight), pattern)
         self._lent[weight] = None
         return last.lend()
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Gradients are computed for something else than the step under way."""
+        self._is_apart = True
+        try:
+            yield
+        finally:
+            self._is_apart = False
+
+    def at_active(self, weight: nn.Parameter, gradient: Tensor) -> Tensor:
+        """A gradient where kernels compute one."""
+        if weight not in self._active:
+            return gradient
+        return gradient.reshape(-1)[torch.from_numpy(self._active[weight]().astype(np.int64))]
 
     def has_lent(self, weight: nn.Parameter) -> bool:
         """Whether a gradient was asked for in the step under way."""

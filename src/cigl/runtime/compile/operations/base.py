@@ -75,6 +75,7 @@ class InTorch(Operation):
     copies: bool = False  # it changes its first input in place, or whatever a user's module may change: of a copy
     reshapes: bool = False  # a view, reshape or flatten: in a program, if each image becomes one row
     of_shape: bool = False  # it looks at a tensor's shape and not at its values
+    effect: str = ""  # it is called for what it does: "here", among the calls around it, or at "any time"
 
     @property
     def keeps_sure(self) -> bool:

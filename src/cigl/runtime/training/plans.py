@@ -1,0 +1,103 @@
+"""Captured graphs and how each runs on inputs of one kind: what is on kernels, and whether that was compared."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from cigl.runtime.training.graphs import LoweredGraph, NotLowered, lower_graph
+from cigl.runtime.training.network import PartitionedModel
+from cigl.runtime.training.verify import Check
+from cigl.runtime.training.weights import Patterns
+
+_SHAPES = 6  # of inputs, whose programs are kept; the one not used for longest goes first
+_LOWERED = 32  # kinds of inputs whose networks are kept
+
+
+class Plans:
+    """For the graphs of one model. ``refused`` is told why something must run in torch."""
+
+    def __init__(self, model: nn.Module, patterns: Patterns, insist: bool, refused: Callable[[str], None]):
+        self._model, self._patterns, self._insist, self._refused = model, patterns, insist, refused
+        self._names: dict[int, str] = {}
+        self._lowered: OrderedDict[Any, LoweredGraph | None] = OrderedDict()
+        self._plans: OrderedDict[Any, PartitionedModel | None] = OrderedDict()
+        self._wrong: set[nn.Parameter] = set()  # weights with which kernels have computed something else than torch
+        self._compared: set[Any] = set()
+        self.check = Check(patterns, self._refuse)
+
+    def of(self, graph: fx.GraphModule, args: Sequence[Any]) -> PartitionedModel | None:
+        """For inputs like these; None where all of it runs in torch."""
+        key = (*self._kind(graph, args), torch.get_num_threads())
+        if key not in self._plans:
+            self._names = _names(self._model)
+            kind = self._kind(graph, args)
+            key = (*kind, torch.get_num_threads())
+            lowered = self._lower(kind, graph, args)
+            plan = None if lowered is None else self._partitioned(lowered)
+            self._plans[key] = plan if plan is not None and plan.stretches else None
+            if len(self._plans) > _SHAPES:
+                self._plans.popitem(last=False)
+        self._plans.move_to_end(key)
+        plan = self._plans[key]
+        if plan is not None and any(not self.may_run(weight) for s in plan.stretches for weight in s.parameters):
+            del self._plans[key]
+            return self.of(graph, args)
+        return plan
+
+    def is_compared(self, graph: fx.GraphModule, args: Sequence[Any]) -> bool:
+        """Whether kernels have been compared with torch for inputs like these; from now on they have."""
+        kind = self._kind(graph, args)
+        known = kind in self._compared
+        self._compared.add(kind)
+        return known
+
+    def compare_again(self) -> None:
+        self._compared.clear()
+
+    def may_run(self, weight: nn.Parameter) -> bool:
+        """Whether kernels may compute with it."""
+        return weight not in self._wrong
+
+    def release(self) -> None:
+        """Give up the memory of programs."""
+        for plan in self._plans.values():
+            for stretch in () if plan is None else plan.stretches:
+                stretch.release()
+        self._plans.clear()
+
+    def _kind(self, graph: fx.GraphModule, args: Sequence[Any]) -> tuple[Any, ...]:
+        """What a plan depends on: the graph, which parameters and buffers it is given, and the shapes of the rest."""
+        names = self._names
+        return (
+            id(graph),
+            *(id(x) if id(x) in names else x.shape if isinstance(x, Tensor) else None for x in args),
+        )
+
+    def _lower(self, kind: Any, graph: fx.GraphModule, args: Sequence[Any]) -> LoweredGraph | None:
+        if kind not in self._lowered:
+            try:
+                self._lowered[kind] = lower_graph(graph, args, self._names)
+            except NotLowered as reason:
+                self._refused(f"a part of the forward runs in torch ({reason})")
+                self._lowered[kind] = None
+            if len(self._lowered) > _LOWERED:
+                self._lowered.popitem(last=False)
+        return self._lowered[kind]
+
+    def _partitioned(self, lowered: LoweredGraph) -> PartitionedModel:
+        return PartitionedModel(lowered, self._patterns, torch.get_num_threads(), self._insist, self.may_run)
+
+    def _refuse(self, weights: Iterable[nn.Parameter], reason: str) -> None:
+        self._wrong.update(weights)
+        self._refused(reason)
+
+
+def _names(model: nn.Module) -> dict[int, str]:
+    """Of parameters and buffers, by their id."""
+    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return {id(tensor): name for name, tensor in tensors}

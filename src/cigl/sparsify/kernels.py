@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -72,17 +73,20 @@ def make(
     layers: Sequence[Layer],
     needs_dense: Callable[[], bool],
     needs_z: Callable[[Collection[nn.Parameter]], None],
+    uncounted: Callable[[], AbstractContextManager[None]],
 ) -> Kernels | None:
     """The kernels of this kind; None where every step runs on masked dense layers.
 
     ``needs_dense`` says of the step under way whether the method needs its dense gradient. ``needs_z`` is called before
-    torch reads weights whose Z the kernels hold.
+    torch reads weights whose Z the kernels hold. ``uncounted`` takes the hooks away that count calls in the first step.
     """
     if kind == "masked" or _impossible(model, [layer.parameter for layer in layers]):
         return None
     active = {layer.parameter: layer.active for layer in layers}
-    kernels: Kernels = _implementation().TrainingKernels(model, active, needs_dense, needs_z, insist=kind == "sparse")
-    return kernels
+    made: Kernels = _implementation().TrainingKernels(
+        model, active, needs_dense, needs_z, insist=kind == "sparse", uncounted=uncounted
+    )
+    return made
 
 
 def _impossible(model: nn.Module, parameters: Sequence[nn.Parameter]) -> str:

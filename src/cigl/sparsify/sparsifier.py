@@ -82,7 +82,7 @@ class Sparsifier:
         with ExitStack() as undo:  # all hooks, or none
             self._calls = CallCounter(model, layers)
             undo.callback(self._calls.remove)
-            self._kernels = make(kernels, model, layers, self._needs_dense_step, self._torch_reads)
+            self._kernels = make(kernels, model, layers, self._needs_dense_step, self._torch_reads, self._calls.paused)
             if self._kernels is not None:
                 undo.callback(self._kernels.remove)
             self._loop = Loop(self, self._random_mask, self._checks, self._kernels, self._averages)

@@ -8,7 +8,8 @@ is needed pays one dense pass more. Z shortens the training passes. Elementwise 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -32,15 +33,30 @@ class CallCounter:
 
     def __init__(self, model: nn.Module, layers: Sequence[Layer]):
         self.places: dict[str, int] = {}
+        self._model, self._layers = model, layers
         self._handles: list[Any] = []
+        self._register()
+
+    def _register(self) -> None:
         try:
-            for layer in layers:
-                for module in layer.selected.call_sites(model):
+            for layer in self._layers:
+                for module in layer.selected.call_sites(self._model):
                     self._handles.append(module.register_forward_hook(Hook(_count(self.places, layer))))
-            self._handles.append(model.register_forward_hook(OpaqueHook(self._finish)))
+            self._handles.append(self._model.register_forward_hook(OpaqueHook(self._finish)))
         except BaseException:  # all hooks, or none
             self.remove()
             raise
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Without its hooks, for a look at the model as it will be."""
+        counting = self.is_counting
+        self.remove()
+        try:
+            yield
+        finally:
+            if counting:
+                self._register()
 
     @property
     def is_counting(self) -> bool:

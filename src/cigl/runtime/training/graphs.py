@@ -20,6 +20,7 @@ from cigl.runtime.compile.aliases import SharedMemory
 from cigl.runtime.compile.lowering import Lowering, argument_changed_in_place
 from cigl.runtime.compile.network import Network, Unit
 from cigl.runtime.program.steps import Shape
+from cigl.runtime.training.attention import expose_projections
 
 
 class NotLowered(Exception):
@@ -55,6 +56,7 @@ def lower_graph(module: fx.GraphModule, args: Sequence[Any], names: Mapping[int,
     sizes = _Sizes(placeholders, args)
     graph, copies = sizes.inserted(module.graph)
     tensors = {copies[node]: arg for node, arg in zip(placeholders, args, strict=True) if id(arg) in names}
+    expose_projections(graph)
     layers = _Layers(tensors, names)
     _mark_effects(graph, {copies[node] for node in placeholders})
     layers.replace(graph)

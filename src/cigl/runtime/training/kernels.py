@@ -7,9 +7,11 @@ dense tensors, where they are.
 
 from __future__ import annotations
 
+import logging
 import random
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from weakref import WeakMethod
 
@@ -34,6 +36,7 @@ from cigl.runtime.training.updates import ActiveUpdates
 from cigl.runtime.training.verify import Replay
 from cigl.runtime.training.weights import Patterns, Positions
 
+_log = logging.getLogger("cigl")
 _REPLAYED = 400  # steps from one comparison of a whole step to the next, so that they take at most 2 % of the time
 
 
@@ -42,7 +45,8 @@ class TrainingKernels:
 
     ``active`` gives the active positions of each sparse parameter. ``needs_dense`` says of the step under way whether
     torch must compute it, for its dense gradient. ``needs_z`` is called before torch reads a weight whose Z is held
-    here. ``insist`` takes sparse kernels also where they are slower.
+    here. ``insist`` takes sparse kernels also where they are slower. ``uncounted`` takes hooks away that are there for the
+    first step alone.
     """
 
     def __init__(
@@ -52,7 +56,9 @@ class TrainingKernels:
         needs_dense: Callable[[], bool],
         needs_z: Callable[[Collection[nn.Parameter]], None],
         insist: bool,
+        uncounted: Callable[[], AbstractContextManager[None]] = nullcontext,
     ):
+        self._uncounted = uncounted
         self._model, self._needs_dense, self._needs_z, self._insist = model, needs_dense, needs_z, insist
         self._weights = sum(parameter.numel() for parameter in active)
         self._patterns, self._updates, self._calls = Patterns(active), ActiveUpdates(), TakenCalls()
@@ -241,6 +247,8 @@ class TrainingKernels:
             try:
                 replay.torch_computed(result)
                 self._replay = replay
+            except RuntimeError as error:  # a graph that can't be differentiated twice
+                _log.info("a step could not be compared: %s", error)
             finally:
                 self.is_comparing = False
         return result
@@ -258,7 +266,7 @@ class TrainingKernels:
         if plan is None:
             return None
         self._steps = 0
-        return Replay(plan, inputs, self._patterns, self._model)
+        return Replay(plan, graph, inputs, self._patterns, self._model)
 
     def _observed(
         self, capture: Capture, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -267,7 +275,7 @@ class TrainingKernels:
         before = random.getstate()
         self._is_observing = True
         try:
-            with self._calls.given_back(self._layers):
+            with self._uncounted(), self._calls.given_back(self._layers):
                 capture.whole(*args, **kwargs)
         except _Observed as found:
             return found.graph, found.inputs
@@ -280,11 +288,13 @@ class TrainingKernels:
 
     def _compare_replay(self) -> None:
         replay, self._replay = self._replay, None
-        if replay is None:
+        if replay is None or not replay.is_possible:
             return
         with self._patterns.apart():
             found = replay.difference()
-        if found is not None:
+        if found is None:
+            self._plans.is_compared(replay.graph, replay.inputs)
+        else:
             what, size = found
             self._captured().mode = Mode.LAYERS
             self._refused(

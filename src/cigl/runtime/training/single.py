@@ -15,6 +15,7 @@ from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.network import Unit
 from cigl.runtime.compile.weights import Weight
 from cigl.runtime.program.steps import per_image
+from cigl.runtime.training.attention import mix_heads
 from cigl.runtime.training.network import is_plain
 from cigl.runtime.training.rule import is_worth
 from cigl.runtime.training.stretch import Stretch
@@ -133,15 +134,10 @@ class SelfAttention:
         return bool(plain and query is key and key is value and not need_weights and not masked and query.dim() == 3)
 
     def forward(self, query: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
-        """As torch computes it (need_weights=False), in the same memory order, which random numbers follow."""
         module = self._module
         x = query.transpose(0, 1) if module.batch_first else query
-        length, batch, width = x.shape
         parts = self._apply(self.project, x, module.in_proj_weight, module.in_proj_bias)
-        heads = parts.view(length, batch, 3, module.num_heads, width // module.num_heads).permute(2, 1, 3, 0, 4)
-        dropout = module.dropout if module.training else 0.0
-        mixed = F.scaled_dot_product_attention(heads[0], heads[1], heads[2], dropout_p=dropout)
-        y = mixed.permute(2, 0, 1, 3).reshape(length, batch, width)
+        y = mix_heads(parts, module.num_heads, module.dropout if module.training else 0.0)
         y = self._apply(self.out, y, module.out_proj.weight, module.out_proj.bias)
         return (y.transpose(0, 1) if module.batch_first else y), None
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from cigl.runtime.training.weights import Patterns
@@ -92,14 +92,21 @@ class Replay:
     The gradients that are compared are those of the outputs in a random direction: a loss may use the weights besides.
     """
 
-    def __init__(self, plan: Callable[[Sequence[Any]], Any], inputs: Sequence[Any], patterns: Patterns, model: nn.Module):
-        self._plan, self._inputs, self._patterns = plan, list(inputs), patterns
+    def __init__(
+        self,
+        plan: Callable[[Sequence[Any]], Any],
+        graph: fx.GraphModule,
+        inputs: Sequence[Any],
+        patterns: Patterns,
+        model: nn.Module,
+    ):
+        self._plan, self.graph, self.inputs, self._patterns = plan, graph, list(inputs), patterns
         learned = {id(p) for p in model.parameters() if p.requires_grad}
         watched = any(module._backward_hooks or module._backward_pre_hooks for module in model.modules())
         self._learned = [p for p in inputs if id(p) in learned and not watched and not _is_watched(p, patterns)]
         buffers = {id(buffer) for buffer in model.buffers()}
         self._before = [(each, each.clone()) for each in inputs if id(each) in buffers]
-        self._versions = [(x, x._version) for x in inputs if isinstance(x, Tensor) and id(x) not in buffers | learned]
+        self._versions = [(x, x._version) for x in inputs if isinstance(x, Tensor) and id(x) not in buffers]
         self._random = torch.get_rng_state()
         self._outputs: list[tuple[Tensor, Tensor | None]] = []  # with the directions of those that need gradients
         self._after: list[Tensor] = []
@@ -116,12 +123,15 @@ class Replay:
         pairs = [(leaf, drawn) for leaf, (_, drawn) in zip(leaves, self._outputs, strict=True) if drawn is not None]
         self._gradients = self._gradients_of(pairs, self._learned, retain_graph=True)
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether weights and inputs are as they were. (An eval forward in between restores what Z has switched off.)"""
+        return all(x._version == version for x, version in self._versions)
+
     def difference(self) -> tuple[str, float] | None:
-        """What differs beyond rounding, and by how much; None if nothing does, or nothing can be said any more."""
-        if any(x._version != version for x, version in self._versions):
-            return None
+        """What differs beyond rounding, and by how much; None if nothing does."""
         learned = {id(p): p.detach().requires_grad_() for p in self._learned}  # whose hooks are not called
-        given = [learned.get(id(x), x.detach() if isinstance(x, Tensor) else x) for x in self._inputs]
+        given = [learned.get(id(x), x.detach() if isinstance(x, Tensor) else x) for x in self.inputs]
         now = torch.get_rng_state()
         try:
             torch.set_rng_state(self._random)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import fx, nn
 
 from cigl.runtime.training.graphs import Unfaithful, check_faithful
@@ -47,6 +48,10 @@ class NotCaptured(Exception):
     """Why a forward is not one graph."""
 
 
+class _New(Exception):
+    """A call that no graph was captured for."""
+
+
 class Capture:
     """Calls a model's forward by way of Dynamo.
 
@@ -58,17 +63,29 @@ class Capture:
         self, model: nn.Module, run: Callable[[fx.GraphModule], Callable[..., Any]], uncaptured: Callable[[], None]
     ):
         self.mode = Mode.WHOLE
-        self._run = run
+        self._run, self._uncaptured = run, uncaptured
+        self._is_known = False  # the graph must be one that was captured before
+        entry = _entry(model, self._in_python)
+        self._known = torch._dynamo.run(entry)
         self._functions = {
-            mode: torch.compile(_entry(model, uncaptured), backend=self._backend, fullgraph=mode is Mode.WHOLE)
-            for mode in (Mode.WHOLE, Mode.PARTS)
+            Mode.WHOLE: torch.compile(entry, backend=self._backend, fullgraph=True),
+            Mode.PARTS: torch.compile(_entry(model, self._in_python), backend=self._backend),
         }
         self._since = 0.0
 
     def whole(self, *args: Any, **kwargs: Any) -> Any:
         """The forward as one graph; ``NotCaptured`` before anything has happened if it can't be."""
-        from torch._dynamo import exc
+        try:
+            self._is_known = True
+            return self._known(*args, **kwargs)
+        except _New:
+            pass
+        finally:
+            self._is_known = False
+        return self._captured(args, kwargs)
 
+    def _captured(self, args: Any, kwargs: Any) -> Any:
+        exc = torch._dynamo.exc
         try:
             return self._called(Mode.WHOLE, args, kwargs)
         except exc.FailOnRecompileLimitHit as error:
@@ -82,21 +99,25 @@ class Capture:
         except exc.TorchDynamoException as error:
             raise NotCaptured(_reason(error)) from error
 
+    def _in_python(self) -> None:
+        """Dynamo has no graph for a call, and leaves it to Python."""
+        if self._is_known:
+            raise _New
+        self._uncaptured()
+
     def parts(self, *args: Any, **kwargs: Any) -> Any:
         """The forward with Python between its graphs."""
         return self._called(Mode.PARTS, args, kwargs)
 
     def _called(self, mode: Mode, args: Any, kwargs: Any) -> Any:
-        import torch._dynamo.config as config
-
-        with config.patch({**_SETTINGS, "suppress_errors": mode is Mode.PARTS}):
+        with torch._dynamo.config.patch({**_SETTINGS, "suppress_errors": mode is Mode.PARTS}):
             self._since = time.perf_counter()
             return self._functions[mode](*args, **kwargs)
 
     def _backend(self, module: fx.GraphModule, _: Any) -> Callable[..., Any]:
         check_faithful(module.graph)
         if (seconds := time.perf_counter() - self._since) > LONG:
-            _log.info("captured the forward for sparse kernels in %.1f s, once for each kind of call", seconds)
+            _log.warning("captured the forward for sparse kernels in %.1f s, once for each kind of call", seconds)
         return self._run(module)
 
 

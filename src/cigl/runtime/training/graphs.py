@@ -34,7 +34,9 @@ class Unfaithful(Exception):
 def check_faithful(graph: fx.Graph) -> None:
     """Refuse what Dynamo leaves to its usual backends, as the recomputation of checkpointed parts."""
     for node in graph.nodes:
-        if isinstance(node.target, torch._ops.HigherOrderOperator) and "autograd_function_apply" not in str(node.target):
+        if isinstance(node.target, torch._ops.HigherOrderOperator) and "autograd_function_apply" not in str(
+            node.target
+        ):
             checkpoint = "checkpoint" in str(node.target)
             raise Unfaithful("parts of it are checkpointed" if checkpoint else f"it calls {node.target}")
 
@@ -224,7 +226,9 @@ class _Found:
     def operation(self) -> op.InTorch:
         """The call as it is, of the input and the tensors."""
         places = {node: op.Hole(number) for number, node in enumerate([self.x, *self.nodes])}
-        args, kwargs = map_aggregate((self.args, self.kwargs), lambda each: places.get(each, each) if isinstance(each, fx.Node) else each)
+        args, kwargs = map_aggregate(
+            (self.args, self.kwargs), lambda each: places.get(each, each) if isinstance(each, fx.Node) else each
+        )
         return op.InTorch(self.target, args, dict(kwargs))
 
 

@@ -60,6 +60,7 @@ class TrainingKernels:
     ):
         self._uncounted = uncounted
         self._model, self._needs_dense, self._needs_z, self._insist = model, needs_dense, needs_z, insist
+        self._undisturbed_call = torch.compiler.disable(model._call_impl)  # by a torch.compile of the user's
         self._weights = sum(parameter.numel() for parameter in active)
         self._patterns, self._updates, self._calls = Patterns(active), ActiveUpdates(), TakenCalls()
         self._plans = Plans(model, self._patterns, insist, self._refused)
@@ -170,7 +171,7 @@ class TrainingKernels:
         self._steps += 1
         try:
             with forward_of(model, self._in_torch if dense else self._on_kernels):
-                return torch.compiler.disable(model._call_impl)(*args, **kwargs)
+                return self._undisturbed_call(*args, **kwargs)
         finally:
             self._is_computing = False
 

@@ -60,9 +60,7 @@ class Check:
         shaped = [each.view(other.shape) for each, other in zip(ours, theirs, strict=True)]
         return self._agree(stretch, largest_difference(shaped, theirs), OUTPUTS, "outputs")
 
-    def gradients_agree(
-        self, stretch: Stretch, ours: Sequence[Tensor | None], theirs: Sequence[Tensor | None]
-    ) -> bool:
+    def gradients_agree(self, stretch: Stretch, ours: Sequence[Tensor | None], theirs: Sequence[Tensor | None]) -> bool:
         """Of a sparse weight where it is not zero: elsewhere kernels compute no gradient."""
         tensors = [*[None] * len(stretch.inputs), *stretch.parameters]
         shown = [

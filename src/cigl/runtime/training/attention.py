@@ -1,4 +1,4 @@
-"""``nn.MultiheadAttention`` in a captured graph: its projections as layers of their own, attention itself as torch's."""
+"""``nn.MultiheadAttention`` in a captured graph: its projections become layers, attention itself stays torch's."""
 
 from __future__ import annotations
 

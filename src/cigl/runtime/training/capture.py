@@ -142,6 +142,6 @@ def _reason(error: Exception) -> str:
     places = [n for n, line in enumerate(lines) if line.startswith("File ") and _TORCH not in line]
     if not places:
         return what
-    file, number, *_ = lines[places[-1]].removeprefix('File "').partition('", line ')[::2] + ("",)
+    file, _, rest = lines[places[-1]].removeprefix('File "').partition('", line ')
     code = lines[places[-1] + 1] if places[-1] + 1 < len(lines) else ""
-    return f"{what} in {file}, line {number.partition(',')[0]}: {code}"
+    return f"{what} in {file}, line {rest.partition(',')[0]}: {code}"

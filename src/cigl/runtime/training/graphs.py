@@ -22,6 +22,8 @@ from cigl.runtime.compile.network import Network, Unit
 from cigl.runtime.program.steps import Shape
 from cigl.runtime.training.attention import expose_projections
 
+_map: Any = map_aggregate  # torch knows only the kinds of arguments that a graph may have
+
 
 class NotLowered(Exception):
     """Why a graph runs in torch as it is."""
@@ -226,7 +228,7 @@ class _Found:
     def operation(self) -> op.InTorch:
         """The call as it is, of the input and the tensors."""
         places = {node: op.Hole(number) for number, node in enumerate([self.x, *self.nodes])}
-        args, kwargs = map_aggregate(
+        args, kwargs = _map(
             (self.args, self.kwargs), lambda each: places.get(each, each) if isinstance(each, fx.Node) else each
         )
         return op.InTorch(self.target, args, dict(kwargs))

@@ -45,8 +45,8 @@ class TrainingKernels:
 
     ``active`` gives the active positions of each sparse parameter. ``needs_dense`` says of the step under way whether
     torch must compute it, for its dense gradient. ``needs_z`` is called before torch reads a weight whose Z is held
-    here. ``insist`` takes sparse kernels also where they are slower. ``uncounted`` takes hooks away that are there for the
-    first step alone.
+    here. ``insist`` takes sparse kernels also where they are slower. ``uncounted`` takes hooks away that are there for
+    the first step alone.
     """
 
     def __init__(
@@ -264,7 +264,7 @@ class TrainingKernels:
             return None
         graph, inputs = self._observed(capture, args, kwargs)
         plan = None if graph is None else self._plans.of(graph, inputs)
-        if plan is None:
+        if graph is None or plan is None:
             return None
         self._steps = 0
         return Replay(plan, graph, inputs, self._patterns, self._model)

@@ -11,7 +11,7 @@ from torch import Tensor, float32, nn
 from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.network import Unit
 from cigl.runtime.program.emitting import fits
-from cigl.runtime.program.steps import Shape, per_image
+from cigl.runtime.program.steps import per_image
 from cigl.runtime.schedule import by_images, staged
 from cigl.runtime.training.graphs import LoweredGraph
 from cigl.runtime.training.rule import is_worth

@@ -168,11 +168,11 @@ class Stretch:
             module: Any = None if unit.module is None else self._modules(unit.module)
             own: Any = () if module is None else (given.get(module.weight), given.get(module.bias))
             if isinstance(unit.operation, op.Conv):
-                result = F.conv2d(arguments[0], *own, unit.operation.stride, unit.operation.padding)
+                result = F.conv2d(arguments[0], own[0], own[1], unit.operation.stride, unit.operation.padding)
             elif isinstance(unit.operation, op.Linear):
                 result = F.linear(arguments[0], *own)
             elif isinstance(unit.operation, op.BatchNorm):
-                result = F.batch_norm(arguments[0], None, None, *own, True, 0.0, module.eps)
+                result = F.batch_norm(arguments[0], None, None, own[0], own[1], True, 0.0, module.eps)
             else:
                 result = unit.operation.dense(*arguments)
             values[unit.outputs[0]] = result

@@ -79,7 +79,8 @@ class Check:
         where = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         self._refuse(
             stretch.parameters,
-            f"{what} of {where} on sparse kernels differ from torch's by {worst:.2g} of their size, so they run in torch",
+            f"{what} of {where} on sparse kernels differ from torch's by {worst:.2g} of their size, so they run "
+            "in torch",
         )
         return False
 
@@ -123,7 +124,7 @@ class Replay:
 
     @property
     def is_possible(self) -> bool:
-        """Whether weights and inputs are as they were. (An eval forward in between restores what Z has switched off.)"""
+        """Whether weights and inputs are as they were. (An eval forward restores what Z has switched off.)"""
         return all(x._version == version for x, version in self._versions)
 
     def difference(self) -> tuple[str, float] | None:

@@ -24,6 +24,9 @@ class Kernels(Protocol):
     reasons: dict[str, None]  # why others did not, a sentence each
     is_comparing: bool  # gradients that arrive now are not the user's: kernels are being compared with torch
 
+    def on_forward(self) -> None:
+        """A training forward of the whole model begins."""
+
     def topology_changed(self) -> None:
         """M is another one."""
 

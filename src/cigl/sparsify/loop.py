@@ -65,6 +65,8 @@ class Loop:
             for layer in self._sparse.layers:
                 layer.follow_parameter()
         if module.training:
+            if self.kernels is not None and not is_part:
+                self.kernels.on_forward()
             if not self.has_begun:
                 self._checks.run(self._sparse.step)
                 self.zeros.restore(everywhere=self._sparse.table.updates(self._sparse.step + 1))

@@ -22,7 +22,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from cigl.errors import CiglWarning
+from cigl.errors import CiglError, CiglWarning
 from cigl.runtime.compile.tracing import hooked
 from cigl.runtime.program import library
 from cigl.runtime.training.calls import Forward, TakenCalls, forward_of
@@ -60,7 +60,6 @@ class TrainingKernels:
     ):
         self._uncounted = uncounted
         self._model, self._needs_dense, self._needs_z, self._insist = model, needs_dense, needs_z, insist
-        self._undisturbed_call = torch.compiler.disable(model._call_impl)  # by a torch.compile of the user's
         self._weights = sum(parameter.numel() for parameter in active)
         self._patterns, self._updates, self._calls = Patterns(active), ActiveUpdates(), TakenCalls()
         self._plans = Plans(model, self._patterns, insist, self._refused)
@@ -85,15 +84,29 @@ class TrainingKernels:
             raise
 
     def _take_over_modules(self) -> None:
+        if self._model._compiled_call_impl is not None:
+            self._say_compiled()
+            return
         for module in self._model.modules():
             if module._compiled_call_impl is not None:
-                self._note("torch.compile has the model, or a part of it, and runs it as dense layers")
+                self._note("a part of the model was compiled with module.compile(), and runs as dense layers")
             elif type(module) in (nn.Linear, nn.Conv2d):
                 self._take_over(module, self._single(module))
             elif type(module) is nn.MultiheadAttention:
                 self._take_over(module, self._attention(module))
             elif module is self._model:
                 self._calls.take(module, self._root_call, is_root=True)
+
+    def on_forward(self) -> None:
+        """A training forward of the model begins, perhaps past our call of it."""
+        if not self._calls.has(self._model):
+            self._say_compiled()
+
+    def _say_compiled(self) -> None:
+        what = "model.compile() runs the model as dense layers, so nothing runs on sparse kernels"
+        if self._insist:
+            raise CiglError(f"kernels='sparse' is not possible: {what}; leave it out, or use kernels='auto'.")
+        self._refused(what)
 
     def remove(self) -> None:
         """Give every module its own call back."""
@@ -157,13 +170,21 @@ class TrainingKernels:
     # The whole model
 
     def _root_call(self, *args: Any, **kwargs: Any) -> Any:
-        """Decides who computes this forward, before Z is drawn for it."""
-        model = self._model
-        if not model.training or not self._may_run(model) or not self._is_worth(args, kwargs):
-            if model.training:
-                self._torch_reads()
-            return model._call_impl(*args, **kwargs)
-        dense = self._needs_dense()
+        """Decides who computes this forward, before Z is drawn for it: torch, also as the user has compiled it, or we."""
+        ours = self._decides(args, kwargs)
+        return (self._computes if ours else self._model._call_impl)(*args, **kwargs)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _decides(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        if self._model.training and self._may_run(self._model) and self._is_worth(args, kwargs):
+            return True
+        if self._model.training:
+            self._torch_reads()
+        return False
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _computes(self, *args: Any, **kwargs: Any) -> Any:
+        model, dense = self._model, self._needs_dense()
         if dense:
             self._torch_reads()
             self._release()
@@ -171,7 +192,7 @@ class TrainingKernels:
         self._steps += 1
         try:
             with forward_of(model, self._in_torch if dense else self._on_kernels):
-                return self._undisturbed_call(*args, **kwargs)
+                return model._call_impl(*args, **kwargs)
         finally:
             self._is_computing = False
 

@@ -214,7 +214,8 @@ def _on_gradient(layer: Layer, listener: Listener, handles: list[Any]) -> None:
 
     def after(_: Tensor) -> None:
         layer, listener = weak_layer(), weak_listener()
-        if layer is not None and listener is not None:
+        # a custom backward may return None, which torch reports like a gradient
+        if layer is not None and listener is not None and layer.parameter.grad is not None:
             listener.on_gradient(layer)
 
     try:

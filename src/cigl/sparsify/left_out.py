@@ -50,7 +50,7 @@ def warn_of_parametrized(model: nn.Module, stacklevel: int) -> None:
 
 
 def _has_computed_weight(module: nn.Module) -> bool:
-    computed = {"weight"} - module._parameters.keys()
+    computed = {"weight"} - {*module._parameters.keys()}  # a list, in a scripted module
     if is_parametrized(module):
         assert isinstance(module.parametrizations, nn.ModuleDict)
         computed |= set(module.parametrizations)

@@ -262,9 +262,8 @@ class Sparsifier:
             self._kernels.remove()
 
     def _needs_dense_step(self) -> bool:
-        """Whether torch must compute the step under way: for its dense gradient, or to count calls."""
-        counts = self._calls.is_counting and self.step == 0  # for ever, in a loop that only calls parts of the model
-        return counts or self.method.wants_gradient(self.table, self.step + 1)
+        """Whether torch must compute the step under way: for its dense gradient, or as the first, to count calls."""
+        return self.step == 0 or self.method.wants_gradient(self.table, self.step + 1)
 
     def _torch_reads(self, parameters: Collection[nn.Parameter]) -> None:
         self._loop.torch_reads(parameters)

@@ -14,10 +14,12 @@ from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch._dynamo
 from torch import fx, nn
+from torch._dynamo.variables.misc import RandomVariable
 
 from cigl.runtime.training.graphs import Unfaithful, check_faithful
 
@@ -110,7 +112,9 @@ class Capture:
         return self._called(Mode.PARTS, args, kwargs)
 
     def _called(self, mode: Mode, args: Any, kwargs: Any) -> Any:
-        with torch._dynamo.config.patch({**_SETTINGS, "suppress_errors": mode is Mode.PARTS}):
+        settings = torch._dynamo.config.patch({**_SETTINGS, "suppress_errors": mode is Mode.PARTS})
+        # Dynamo draws from a generator while it captures, and its graph repeats that draw.
+        with settings, mock.patch.object(RandomVariable, "is_supported_random_obj", staticmethod(lambda _: False)):
             self._since = time.perf_counter()
             return self._functions[mode](*args, **kwargs)
 

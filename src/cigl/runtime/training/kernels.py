@@ -33,11 +33,11 @@ from cigl.runtime.training.rule import may_be_worth
 from cigl.runtime.training.single import SelfAttention, SingleLayer
 from cigl.runtime.training.stretch import Stretch
 from cigl.runtime.training.updates import ActiveUpdates
-from cigl.runtime.training.verify import Replay
+from cigl.runtime.training.verify import NotDifferentiable, Replay
 from cigl.runtime.training.weights import Patterns, Positions
 
 _log = logging.getLogger("cigl")
-_REPLAYED = 400  # steps from one comparison of a whole step to the next, so that they take at most 2 % of the time
+_REPLAYED = 400  # steps from one comparison of what is known to the next, so that they take at most 2 % of the time
 
 
 class TrainingKernels:
@@ -69,7 +69,8 @@ class TrainingKernels:
         self._compared_layers: set[nn.Parameter] = set()  # of those that have run by themselves
         self._is_computing = False  # a forward of the whole model is under way that may run on kernels
         self._is_observing = False  # a graph is wanted, and not what it computes
-        self._steps = _REPLAYED  # since a whole step was compared
+        self._is_whole = False  # a forward is under way that is one graph, unless Dynamo finds otherwise
+        self._steps = _REPLAYED  # since something was compared
         self._replay: Replay | None = None
         self._alone: frozenset[nn.Parameter] = frozenset()  # what torch did not read in the last forward of the model
         self._used_elsewhere: set[nn.Parameter] = set()  # by the loss: a penalty on the weights themselves, say
@@ -170,7 +171,7 @@ class TrainingKernels:
     # The whole model
 
     def _root_call(self, *args: Any, **kwargs: Any) -> Any:
-        """Decides who computes this forward, before Z is drawn for it: torch, also as the user has compiled it, or we."""
+        """Decides who computes this forward, before Z is drawn for it: torch, also as the user compiled it, or we."""
         ours = self._decides(args, kwargs)
         return (self._computes if ours else self._model._call_impl)(*args, **kwargs)
 
@@ -201,9 +202,11 @@ class TrainingKernels:
         capture = self._captured()
         if capture.mode is Mode.WHOLE:
             try:
+                self._is_whole = True
                 with self._calls.given_back(self._layers):
                     return capture.whole(*args, **kwargs)
             except NotCaptured as reason:
+                self._is_whole = False
                 self._uncaptured()
                 result = self._in_parts(capture, own, args, kwargs)
                 # not earlier: the user's own errors come from there, and say nothing about the next call
@@ -211,6 +214,8 @@ class TrainingKernels:
                 how = "in parts" if capture.mode is Mode.PARTS else "layer by layer"
                 self._note(f"the forward can't be captured as a whole, and runs {how} ({reason})")
                 return result
+            finally:
+                self._is_whole = False
         self._uncaptured()
         return self._in_parts(capture, own, args, kwargs)
 
@@ -226,6 +231,7 @@ class TrainingKernels:
         """What Dynamo keeps for as long as it likes: it must not keep the model."""
         run = WeakMethod(self._run_graph)
         self._graphs.append(graph)
+        self._steps = _REPLAYED  # compare the capture, too, in the next step that torch computes
 
         def call(*args: Any) -> Any:
             found = run()
@@ -237,31 +243,32 @@ class TrainingKernels:
     def _run_graph(self, graph: fx.GraphModule, args: Sequence[Any]) -> Any:
         if self._is_observing:
             raise _Observed(graph, args)
-        is_whole = self._captured().mode is Mode.WHOLE
+        is_whole = self._is_whole
         # checkpoints compute a part again in the backward, outside of Dynamo, and compare what is saved
         plan = self._plans.of(graph, args) if is_whole or not _saves_by_hooks() else None
         if plan is None:
             self._uncaptured()
             return graph.forward(*args)
-        is_compared = not torch.is_grad_enabled() or self._plans.is_compared(graph, args)
+        is_compared = not self._plans.is_due(graph, args, everything=self._steps >= _REPLAYED)
         self._alone = plan.alone if is_whole and is_compared else frozenset()
         self._torch_reads(self._alone)
         for stretch in plan.stretches:
             stretch.check = None if is_compared else self._plans.check
             self.sparse.update(stretch.parameters)
+        self._steps = self._steps if is_compared else 0
         return plan(args)
 
     def _uncaptured(self) -> None:
         """Torch is about to compute a forward, or a part of it."""
         if self._is_observing:
-            raise _Observed(None, ())
+            raise NotCaptured("torch computes it")
         self._alone = frozenset()
         self._torch_reads()
 
     # Comparing with torch
 
     def _in_torch(self, own: Forward, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A step that torch computes; from time to time it is computed on kernels, too, before the weights move."""
+        """A step that torch computes anyway; from time to time on kernels, too, before the weights move."""
         self._replay, replay = None, self._new_replay(args, kwargs)
         result = own(*args, **kwargs)
         if replay is not None:
@@ -269,44 +276,40 @@ class TrainingKernels:
             try:
                 replay.torch_computed(result)
                 self._replay = replay
-            except RuntimeError as error:  # a graph that can't be differentiated twice
+            except NotDifferentiable as error:
                 _log.info("a step could not be compared: %s", error)
             finally:
                 self.is_comparing = False
         return result
 
     def _new_replay(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Replay | None:
-        capture = self._captured()
         if self._steps < _REPLAYED or not torch.is_grad_enabled() or _saves_by_hooks():
             return None
-        if capture.mode is not Mode.WHOLE:
+        if self._captured().mode is not Mode.WHOLE:
             self._plans.compare_again()
-            self._steps = 0
             return None
-        graph, inputs = self._observed(capture, args, kwargs)
-        plan = None if graph is None else self._plans.of(graph, inputs)
-        if graph is None or plan is None:
+        observed = self._observed(args, kwargs)
+        plan = None if observed is None else self._plans.of(observed.graph, observed.inputs)
+        if observed is None or plan is None:
             return None
         self._steps = 0
-        return Replay(plan, graph, inputs, self._patterns, self._model)
+        return Replay(plan, observed.graph, observed.inputs, self._patterns, self._model)
 
-    def _observed(
-        self, capture: Capture, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[fx.GraphModule | None, Sequence[Any]]:
+    def _observed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Observed | None:
         """The graph of a call and its inputs, without running it."""
-        before = random.getstate()
+        drawn = random.getstate()
         self._is_observing = True
         try:
             with self._uncounted(), self._calls.given_back(self._layers):
-                capture.whole(*args, **kwargs)
+                self._captured().whole(*args, **kwargs)
         except _Observed as found:
-            return found.graph, found.inputs
+            return found
         except NotCaptured:
             pass
         finally:
             self._is_observing = False
-            random.setstate(before)
-        return None, ()
+            random.setstate(drawn)
+        return None
 
     def _compare_replay(self) -> None:
         replay, self._replay = self._replay, None
@@ -315,7 +318,7 @@ class TrainingKernels:
         with self._patterns.apart():
             found = replay.difference()
         if found is None:
-            self._plans.is_compared(replay.graph, replay.inputs)
+            self._plans.was_compared(replay.graph, replay.inputs)
         else:
             what, size = found
             self._captured().mode = Mode.LAYERS
@@ -429,7 +432,7 @@ class TrainingKernels:
 class _Observed(Exception):
     """A graph that was about to run, and its inputs."""
 
-    def __init__(self, graph: fx.GraphModule | None, inputs: Sequence[Any]):
+    def __init__(self, graph: fx.GraphModule, inputs: Sequence[Any]):
         super().__init__()
         self.graph, self.inputs = graph, inputs
 

@@ -27,7 +27,7 @@ class Plans:
         self._lowered: OrderedDict[Any, LoweredGraph | None] = OrderedDict()
         self._plans: OrderedDict[Any, PartitionedModel | None] = OrderedDict()
         self._wrong: set[nn.Parameter] = set()  # weights with which kernels have computed something else than torch
-        self._compared: set[Any] = set()
+        self._compared: set[Any] = set()  # graphs, and kinds of their inputs
         self.check = Check(patterns, self._refuse)
 
     def of(self, graph: fx.GraphModule, args: Sequence[Any]) -> PartitionedModel | None:
@@ -49,12 +49,18 @@ class Plans:
             return self.of(graph, args)
         return plan
 
-    def is_compared(self, graph: fx.GraphModule, args: Sequence[Any]) -> bool:
-        """Whether kernels have been compared with torch for inputs like these; from now on they have."""
+    def is_due(self, graph: fx.GraphModule, args: Sequence[Any], everything: bool) -> bool:
+        """Whether kernels are to be compared with torch now: for the first inputs of a graph, for other shapes only
+        when ``everything`` is due. They are compared then.
+        """
         kind = self._kind(graph, args)
-        known = kind in self._compared
-        self._compared.add(kind)
-        return known
+        due = kind not in self._compared and (everything or id(graph) not in self._compared)
+        if due:
+            self._compared |= {kind, id(graph)}
+        return due
+
+    def was_compared(self, graph: fx.GraphModule, args: Sequence[Any]) -> None:
+        self._compared |= {self._kind(graph, args), id(graph)}
 
     def compare_again(self) -> None:
         self._compared.clear()

@@ -29,7 +29,7 @@ from cigl.runtime.training.nodes import (
     window,
 )
 from cigl.runtime.training.program import TrainingProgram
-from cigl.runtime.training.verify import Check
+from cigl.runtime.training.verify import Check, Rounded
 from cigl.runtime.training.weights import Patterns
 
 Recorded = list[Node]
@@ -119,6 +119,7 @@ class Stretch:
         self.parameters = self._parameters()
         self._version = patterns.version
         self._free: dict[tuple[bool, ...], list[TrainingProgram]] = {}
+        self._reached: dict[tuple[bool, ...], set[Any]] = {}
         self.check: Check | None = None  # compares with torch while it is set
 
     def _parameters(self) -> list[nn.Parameter]:
@@ -144,7 +145,7 @@ class Stretch:
         check, statistics = self.check, [] if self.check is None else self.statistics()
         result: Any = _Run.apply(self, check, len(inputs), *inputs, *(parameters or self.parameters))  # type: ignore[no-untyped-call]
         outputs = result if isinstance(result, tuple) else (result,)
-        if check is not None and not check.outputs_agree(self, outputs, self._expected(inputs)):
+        if check is not None and not check.outputs_agree(self, outputs, inputs):
             for tensor, value in statistics:
                 tensor.copy_(value)
             return None
@@ -155,11 +156,9 @@ class Stretch:
         modules = [self._modules(unit.module) for unit in self.units if unit.module is not None]
         return [(buffer, buffer.clone()) for module in modules for buffer in module.buffers(recurse=False)]
 
-    def _expected(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        with torch.no_grad():
-            return self.in_torch(inputs)
-
-    def in_torch(self, inputs: Sequence[Tensor], parameters: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
+    def in_torch(
+        self, inputs: Sequence[Tensor], parameters: Sequence[Tensor] = (), rounded: Rounded | None = None
+    ) -> tuple[Tensor, ...]:
         """The same in torch, as a function of these parameters. Running statistics stay as they are."""
         values: dict[int, Tensor] = dict(zip(self.inputs, inputs, strict=True))
         given = dict(zip(self.parameters, parameters or self.parameters, strict=True))
@@ -175,7 +174,7 @@ class Stretch:
                 result = F.batch_norm(arguments[0], None, None, own[0], own[1], True, 0.0, module.eps)
             else:
                 result = unit.operation.dense(*arguments)
-            values[unit.outputs[0]] = result
+            values[unit.outputs[0]] = result if rounded is None else rounded(result)
         return tuple(values[value] for value in self.outputs)
 
     def borrow(self, wanted: tuple[bool, ...]) -> TrainingProgram:
@@ -192,6 +191,17 @@ class Stretch:
         """Zero outside the pattern, unless that is another one by now."""
         same = self._version == self.patterns.version
         return self.patterns.gradient(weight) if same else torch.zeros_like(weight)
+
+    def reached(self, given: tuple[bool, ...]) -> set[Any]:
+        """The values and parameters that have a part in the outputs which gradients are given for."""
+        if given not in self._reached:
+            found: set[Any] = {value for value, is_given in zip(self.outputs, given, strict=True) if is_given}
+            for unit in reversed(self.units):
+                if unit.outputs[0] in found:
+                    found.update(unit.inputs)
+                    found.update(() if unit.module is None else self._modules(unit.module).parameters(recurse=False))
+            self._reached[given] = found
+        return self._reached[given]
 
     def release(self) -> None:
         """Programs that are not in use are gone, also where a graph that somebody keeps leads here."""
@@ -238,6 +248,7 @@ class _Loan:
 class _Run(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, stretch: Stretch, check: Check | None, count: int, *tensors: Tensor) -> Any:
+        ctx.set_materialize_grads(False)  # None: no gradient arrives there, as behind detach()
         loan = _Loan(stretch, tuple(ctx.needs_input_grad[_FIRST : _FIRST + count]))
         assert loan.program is not None
         outputs, _ = loan.program.forward([each.contiguous() for each in tensors[:count]])
@@ -253,24 +264,33 @@ class _Run(torch.autograd.Function):
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         program, stretch, none = ctx.loan.program, ctx.stretch, (None,) * _FIRST
         if torch.is_grad_enabled():  # create_graph=True
             return *none, *_differentiable(ctx, gradients)
         if program is None:
             raise CiglError("backward was called twice without retain_graph=True: the activations are gone.")
         saved = ctx.saved_tensors  # torch refuses here if a weight was changed since the forward
-        found, inputs, _ = program.backward([each.contiguous() for each in gradients], stretch.empty_gradient)
+        reached = stretch.reached(tuple(each is not None for each in gradients))
+        given = [
+            torch.zeros(shape) if each is None else each.contiguous()
+            for each, shape in zip(gradients, stretch.out_shapes, strict=True)
+        ]
+        found, inputs, _ = program.backward(
+            given, lambda weight: stretch.empty_gradient(weight) if weight in reached else torch.zeros_like(weight)
+        )
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             ctx.loan.end()
         asked = ctx.needs_input_grad[_FIRST : _FIRST + ctx.count]
         rest = iter(inputs)
         shaped = [next(rest).view(s) if asks else None for asks, s in zip(asked, stretch.in_shapes, strict=True)]
-        own = [found.get(parameter) for parameter in stretch.parameters]
+        shaped = [each if value in reached else None for value, each in zip(stretch.inputs, shaped, strict=True)]
+        own = [found.get(parameter) if parameter in reached else None for parameter in stretch.parameters]
         result = [*shaped, *own]
         if ctx.check is not None:
             expected = _in_torch(ctx, saved, gradients)
-            if not ctx.check.gradients_agree(stretch, result, expected):
+            again = lambda rounded: _in_torch(ctx, saved, gradients, rounded)  # noqa: E731
+            if not ctx.check.gradients_agree(stretch, result, expected, again):
                 return *none, *expected
         return *none, *result
 
@@ -278,20 +298,28 @@ class _Run(torch.autograd.Function):
 _FIRST = 3  # of the tensors among the arguments
 
 
-def _in_torch(ctx: Any, saved: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor | None]:
+def _in_torch(
+    ctx: Any, saved: Sequence[Tensor], gradients: Sequence[Tensor | None], rounded: Rounded | None = None
+) -> list[Tensor | None]:
     """The gradients as torch computes them, of copies in the same memory: hooks of the tensors are not called."""
     asked = ctx.needs_input_grad[_FIRST:]
     tensors = [each.detach().requires_grad_(asks) for each, asks in zip(saved, asked, strict=True)]
     with torch.enable_grad():
-        outputs = ctx.stretch.in_torch(tensors[: ctx.count], tensors[ctx.count :])
-    pairs = [(out, each.view(out.shape)) for out, each in zip(outputs, gradients, strict=True) if out.requires_grad]
-    results, given = zip(*pairs, strict=True)
+        outputs = ctx.stretch.in_torch(tensors[: ctx.count], tensors[ctx.count :], rounded)
+    results, given = _given(outputs, gradients)
     wanted = [each for each in tensors if each.requires_grad]
     found = iter(torch.autograd.grad(results, wanted, given, allow_unused=True))
     return [next(found) if each.requires_grad else None for each in tensors]
 
 
-def _differentiable(ctx: Any, gradients: Sequence[Tensor]) -> Sequence[Tensor | None]:
+def _given(outputs: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> tuple[list[Tensor], list[Tensor]]:
+    """The outputs that a gradient arrives at, and these gradients."""
+    pairs = zip(outputs, gradients, strict=True)
+    own = [(out, each.view(out.shape)) for out, each in pairs if each is not None and out.requires_grad]
+    return [out for out, _ in own], [each for _, each in own]
+
+
+def _differentiable(ctx: Any, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     """The gradients as a function of torch's, so that they can be differentiated in their turn."""
     tensors, asked = ctx.saved_tensors, ctx.needs_input_grad[_FIRST:]
     if any(each is None for each in tensors):
@@ -301,8 +329,8 @@ def _differentiable(ctx: Any, gradients: Sequence[Tensor]) -> Sequence[Tensor | 
         )
     wanted = [each for each, asks in zip(tensors, asked, strict=True) if asks]
     outputs = ctx.stretch.in_torch(tensors[: ctx.count], tensors[ctx.count :])
-    shaped = [each.view(out.shape) for each, out in zip(gradients, outputs, strict=True)]
-    found = iter(torch.autograd.grad(outputs, wanted, shaped, create_graph=True, allow_unused=True))
+    results, given = _given(outputs, gradients)
+    found = iter(torch.autograd.grad(results, wanted, given, create_graph=True, allow_unused=True))
     return [next(found) if asks else None for asks in asked]
 
 

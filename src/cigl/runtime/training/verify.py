@@ -1,13 +1,19 @@
 """Whether kernels compute what torch does: compared while they run.
 
-Two nets. A stretch is compared with torch in the first step that uses it: outputs when they are there, gradients in the
-backward. And where torch computes a step of the whole model anyway, for its dense gradient, the captured graph computes
-it once more on kernels, from the same weights, statistics and random numbers; this compares the capture, too.
+Two nets. A step of the whole model that torch computes (the first of a new graph, and those that need a dense gradient)
+is computed once more by the captured graph on kernels, from the same weights, statistics and random numbers, before the
+weights move: this compares the capture, too. And a stretch of which no such step was compared is compared with torch
+where it first runs: outputs when they are there, gradients in the backward.
+
+Both round differently, and a network may magnify that: behind a batch norm over equal values, or where a ReLU's input
+is next to zero. So what exceeds a tolerance is compared with what torch's own result does when the values in between
+are changed by a few units in their last place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,9 +25,15 @@ from cigl.runtime.training.weights import Patterns
 if TYPE_CHECKING:
     from cigl.runtime.training.stretch import Stretch
 
-# Norm of the difference over the norm itself. Rounding gives 1e-7 to 1e-5; near a ReLU's zero it may switch a unit.
+# Norm of the difference over the norm itself. Rounding gives 1e-7 to 1e-5 where nothing magnifies it.
 OUTPUTS, GRADIENTS = 1e-3, 1e-2
-_SMALL = 1e-3  # of the largest gradient's norm: of less, rounding may be all there is
+_SMALL = 1e-3  # of the largest norm: of a tensor with less, rounding may be all there is
+_ROUNDING = 1e-6  # of a value, as sums in another order differ
+_FACTOR = 10.0  # how much more than that of torch's own result is still rounding
+_DRAWS = 3
+
+Tensors = Sequence[Tensor | None]
+Rounded = Callable[[Tensor], Tensor]
 
 
 def difference(ours: Tensor, theirs: Tensor, size: float = 0.0) -> float:
@@ -35,19 +47,48 @@ def difference(ours: Tensor, theirs: Tensor, size: float = 0.0) -> float:
     return apart / max(float(theirs.norm()), size, 1e-30) if apart else 0.0
 
 
-def largest_difference(ours: Sequence[Tensor | None], theirs: Sequence[Tensor | None]) -> float:
-    """Over tensors of which some are missing: a missing one is zero."""
-    largest = max((float(each.detach().double().norm()) for each in theirs if each is not None), default=0.0)
-    worst = 0.0
+def differences(ours: Tensors, theirs: Tensors) -> list[float]:
+    """Of each tensor; a missing one is zero."""
+    size = _SMALL * max((float(each.detach().double().norm()) for each in theirs if each is not None), default=0.0)
+    found = []
     for mine, other in zip(ours, theirs, strict=True):
         if mine is None and other is None:
-            continue
-        mine = torch.zeros_like(other) if mine is None and other is not None else mine
-        other = torch.zeros_like(mine) if other is None and mine is not None else other
-        assert mine is not None
-        assert other is not None
-        worst = max(worst, difference(mine, other, _SMALL * largest))
-    return worst
+            found.append(0.0)
+        elif mine is None or other is None:
+            known = other if mine is None else mine
+            assert known is not None
+            found.append(difference(torch.zeros_like(known), known, size))
+        else:
+            found.append(difference(mine, other, size))
+    return found
+
+
+def beyond_rounding(ours: Tensors, theirs: Tensors, most: float, again: Callable[[Rounded], Tensors]) -> float:
+    """The largest difference that rounding does not explain, or 0.
+
+    ``again`` computes torch's once more, with each value in between passed through what it is given.
+    """
+    apart = differences(ours, theirs)
+    for seed in range(_DRAWS):
+        if max(apart, default=0.0) <= most:
+            return 0.0
+        natural = differences(again(_Rounding(seed)), theirs)
+        apart = [0.0 if each <= _FACTOR * own else each for each, own in zip(apart, natural, strict=True)]
+    return max(apart, default=0.0)
+
+
+class _Rounding:
+    """Changes a tensor as rounding might."""
+
+    def __init__(self, seed: int):
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if not x.is_floating_point() or not x.numel():
+            return x
+        size = x.detach()
+        noise = torch.randn(x.shape, generator=self._generator).to(x)
+        return x + _ROUNDING * noise * (size.abs() + size.square().mean().sqrt())
 
 
 class Check:
@@ -56,24 +97,30 @@ class Check:
     def __init__(self, patterns: Patterns, refuse: Callable[[Iterable[nn.Parameter], str], None]):
         self._patterns, self._refuse = patterns, refuse
 
-    def outputs_agree(self, stretch: Stretch, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
-        shaped = [each.view(other.shape) for each, other in zip(ours, theirs, strict=True)]
-        return self._agree(stretch, largest_difference(shaped, theirs), OUTPUTS, "outputs")
+    def outputs_agree(self, stretch: Stretch, ours: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
+        with torch.no_grad():
+            theirs = stretch.in_torch(inputs)
+            shaped = [each.view(other.shape) for each, other in zip(ours, theirs, strict=True)]
+            worst = beyond_rounding(shaped, theirs, OUTPUTS, lambda rounded: stretch.in_torch(inputs, rounded=rounded))
+        return self._agree(stretch, worst, "outputs")
 
-    def gradients_agree(self, stretch: Stretch, ours: Sequence[Tensor | None], theirs: Sequence[Tensor | None]) -> bool:
+    def gradients_agree(
+        self, stretch: Stretch, ours: Tensors, theirs: Tensors, again: Callable[[Rounded], Tensors]
+    ) -> bool:
         """Of a sparse weight where it is not zero: elsewhere kernels compute no gradient."""
         tensors = [*[None] * len(stretch.inputs), *stretch.parameters]
-        shown = [
-            [
+
+        def shown(gradients: Tensors) -> Tensors:
+            return [
                 each * (own != 0) if each is not None and own is not None and self._patterns.is_sparse(own) else each
                 for each, own in zip(gradients, tensors, strict=True)
             ]
-            for gradients in (ours, theirs)
-        ]
-        return self._agree(stretch, largest_difference(*shown), GRADIENTS, "gradients")
 
-    def _agree(self, stretch: Stretch, worst: float, most: float, what: str) -> bool:
-        if worst <= most:
+        worst = beyond_rounding(shown(ours), shown(theirs), GRADIENTS, lambda rounded: shown(again(rounded)))
+        return self._agree(stretch, worst, "gradients")
+
+    def _agree(self, stretch: Stretch, worst: float, what: str) -> bool:
+        if not worst:
             return True
         names = [unit.name for unit in stretch.units if unit.module is not None]
         where = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
@@ -83,6 +130,10 @@ class Check:
             "in torch",
         )
         return False
+
+
+class NotDifferentiable(Exception):
+    """Why gradients of a step can't be computed besides the user's."""
 
 
 class Replay:
@@ -107,9 +158,10 @@ class Replay:
         self._before = [(each, each.clone()) for each in inputs if id(each) in buffers]
         self._versions = [(x, x._version) for x in inputs if isinstance(x, Tensor) and id(x) not in buffers]
         self._random = torch.get_rng_state()
-        self._outputs: list[tuple[Tensor, Tensor | None]] = []  # with the directions of those that need gradients
+        self._outputs: list[Tensor] = []
+        self._directions: list[Tensor | None] = []  # of outputs that need gradients
         self._after: list[Tensor] = []
-        self._gradients: list[Tensor | None] = []
+        self._gradients: Tensors = []
 
     def torch_computed(self, result: Any) -> None:
         """Keep torch's outputs, statistics and gradients."""
@@ -118,9 +170,12 @@ class Replay:
         generator = torch.Generator().manual_seed(0)
         for leaf in leaves:
             drawn = torch.randn(leaf.shape, generator=generator).to(leaf) if leaf.requires_grad else None
-            self._outputs.append((leaf.detach(), drawn))
-        pairs = [(leaf, drawn) for leaf, (_, drawn) in zip(leaves, self._outputs, strict=True) if drawn is not None]
-        self._gradients = self._gradients_of(pairs, self._learned, retain_graph=True)
+            self._outputs.append(leaf.detach())
+            self._directions.append(drawn)
+        try:
+            self._gradients = self._gradients_of(leaves, self._learned, retain_graph=True)
+        except RuntimeError as error:  # a custom backward that can run once
+            raise NotDifferentiable(str(error)) from error
 
     @property
     def is_possible(self) -> bool:
@@ -129,38 +184,46 @@ class Replay:
 
     def difference(self) -> tuple[str, float] | None:
         """What differs beyond rounding, and by how much; None if nothing does."""
+        ours = self._computed_by(self._plan)
+        theirs = (self._outputs, self._after, self._gradients)
+        for number, (what, most) in enumerate(_PARTS):
+            again = partial(self._again, number)
+            worst = beyond_rounding(ours[number], theirs[number], most, again)
+            if worst:
+                return what, worst
+        return None
+
+    def _again(self, number: int, rounded: Rounded) -> Tensors:
+        return self._computed_by(lambda given: _Rounded(self.graph, rounded).run(*given))[number]
+
+    def _computed_by(self, function: Callable[[Sequence[Any]], Any]) -> tuple[Tensors, ...]:
+        """Outputs, statistics and gradients; the model's stay as they are."""
         learned = {id(p): p.detach().requires_grad_() for p in self._learned}  # whose hooks are not called
         given = [learned.get(id(x), x.detach() if isinstance(x, Tensor) else x) for x in self.inputs]
         now = torch.get_rng_state()
         try:
             torch.set_rng_state(self._random)
             for buffer, value in self._before:
-                buffer.copy_(value)
+                buffer.data.copy_(value)  # unseen by graphs that have saved it
             with torch.enable_grad():
-                results = [each for each in pytree.tree_leaves(self._plan(given)) if isinstance(each, Tensor)]
+                results = [each for each in pytree.tree_leaves(function(given)) if isinstance(each, Tensor)]
             moved = [buffer.clone() for buffer, _ in self._before]
+            pairs = zip(self._outputs, self._directions, strict=True)
+            outputs = [_closest(theirs, direction is not None, [*results, *given]) for theirs, direction in pairs]
+            return outputs, moved, self._gradients_of(outputs, list(learned.values()), retain_graph=False)
         finally:
             torch.set_rng_state(now)
             for (buffer, _), value in zip(self._before, self._after, strict=True):
-                buffer.copy_(value)
-        pairs = []
-        for theirs, direction in self._outputs:
-            mine, apart = _closest(theirs, direction is not None, [*results, *given])
-            if mine is None or apart > OUTPUTS:
-                return "outputs", apart
-            if direction is not None:
-                pairs.append((mine, direction))
-        if (apart := largest_difference(moved, self._after)) > OUTPUTS:
-            return "statistics of batch norm", apart
-        gradients = self._gradients_of(pairs, list(learned.values()), retain_graph=False)
-        apart = largest_difference(gradients, self._gradients)
-        return ("gradients", apart) if apart > GRADIENTS else None
+                buffer.data.copy_(value)
 
-    def _gradients_of(
-        self, pairs: Sequence[tuple[Tensor, Tensor]], tensors: Sequence[Tensor], retain_graph: bool
-    ) -> list[Tensor | None]:
+    def _gradients_of(self, outputs: Tensors, tensors: Sequence[Tensor], retain_graph: bool) -> Tensors:
         """Of a sparse weight where it is active: that is what kernels compute."""
-        if not pairs or not tensors or not all(result.requires_grad for result, _ in pairs):
+        pairs = [
+            (out, way)
+            for out, way in zip(outputs, self._directions, strict=True)
+            if out is not None and out.requires_grad and way is not None
+        ]
+        if not pairs or not tensors:
             return [None] * len(tensors)
         results, directions = zip(*pairs, strict=True)
         found = torch.autograd.grad(results, tensors, directions, retain_graph=retain_graph, allow_unused=True)
@@ -170,14 +233,36 @@ class Replay:
         ]
 
 
+_PARTS = (("outputs", OUTPUTS), ("statistics of batch norm", OUTPUTS), ("gradients", GRADIENTS))
+
+
+class _Rounded(fx.Interpreter):
+    """Runs a graph with the values in between passed through a function."""
+
+    def __init__(self, graph: fx.GraphModule, rounded: Rounded):
+        super().__init__(graph)
+        self._rounded = rounded
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        result = super().call_function(target, args, kwargs)
+        return self._rounded(result) if target in _ROUNDS else result
+
+
+def _rounding_calls() -> set[Any]:
+    names = ("linear", "conv1d", "conv2d", "batch_norm", "layer_norm", "scaled_dot_product_attention", "gelu")
+    return {getattr(nn.functional, name) for name in names}
+
+
+_ROUNDS = _rounding_calls()
+
+
 def _is_watched(parameter: Any, patterns: Patterns) -> bool:
     """Whether hooks of the user's are on it. (A sparse one has one of ours.)"""
     return len(parameter._backward_hooks or ()) > patterns.is_sparse(parameter)
 
 
-def _closest(theirs: Tensor, learns: bool, results: Sequence[Any]) -> tuple[Tensor | None, float]:
-    """Which result an output is, and how far from it."""
+def _closest(theirs: Tensor, learns: bool, results: Sequence[Any]) -> Tensor | None:
+    """Which result an output is."""
     fitting = [each for each in results if isinstance(each, Tensor) and each.shape == theirs.shape]
     fitting = [each for each in fitting if each.requires_grad == learns] or fitting
-    best = min(fitting, key=lambda each: difference(each, theirs), default=None)
-    return best, 1.0 if best is None else difference(best, theirs)
+    return min(fitting, key=lambda each: difference(each, theirs), default=None)

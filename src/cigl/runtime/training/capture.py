@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,9 @@ _SETTINGS = {
     "trace_numpy": False,  # whose random numbers would become torch's
     "optimize_ddp": False,  # it would cut graphs where DDP's buckets end
 }
+
+
+_LOUD = ("torch._dynamo.convert_frame", "torch._subclasses.fake_tensor")
 
 
 class Mode(Enum):
@@ -112,9 +116,7 @@ class Capture:
         return self._called(Mode.PARTS, args, kwargs)
 
     def _called(self, mode: Mode, args: Any, kwargs: Any) -> Any:
-        settings = torch._dynamo.config.patch({**_SETTINGS, "suppress_errors": mode is Mode.PARTS})
-        # Dynamo draws from a generator while it captures, and its graph repeats that draw.
-        with settings, mock.patch.object(RandomVariable, "is_supported_random_obj", staticmethod(lambda _: False)):
+        with _settings(mode is Mode.PARTS):
             self._since = time.perf_counter()
             return self._functions[mode](*args, **kwargs)
 
@@ -123,6 +125,28 @@ class Capture:
         if (seconds := time.perf_counter() - self._since) > LONG:
             _log.warning("captured the forward for sparse kernels in %.1f s, once for each kind of call", seconds)
         return self._run(module)
+
+
+def _say_nothing(*_: Any, **__: Any) -> None: ...
+
+
+@contextmanager
+def _settings(in_parts: bool) -> Iterator[None]:
+    """Dynamo's, and its silence about what it can't capture: we say it."""
+    loud = [each for each in map(logging.getLogger, _LOUD) if not each.disabled]
+    for logger in loud:
+        logger.disabled = True
+    try:
+        with (
+            torch._dynamo.config.patch({**_SETTINGS, "suppress_errors": in_parts}),
+            mock.patch.object(torch._dynamo.utils, "warn_once", _say_nothing),
+            # it draws from a generator while it captures, and would repeat that draw
+            mock.patch.object(RandomVariable, "is_supported_random_obj", staticmethod(lambda _: False)),
+        ):
+            yield
+    finally:
+        for logger in loud:
+            logger.disabled = False
 
 
 def _entry(model: nn.Module, uncaptured: Callable[[], None]) -> Callable[..., Any]:

@@ -59,6 +59,21 @@ def lower_graph(module: fx.GraphModule, args: Sequence[Any], names: Mapping[int,
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     sizes = _Sizes(placeholders, args)
     graph, copies = sizes.inserted(module.graph)
+    try:
+        return _lowered(module, graph, copies, sizes, args, names)
+    except SharedMemory as error:
+        raise NotLowered(str(error)) from error
+
+
+def _lowered(
+    module: fx.GraphModule,
+    graph: fx.Graph,
+    copies: Mapping[fx.Node, fx.Node],
+    sizes: _Sizes,
+    args: Sequence[Any],
+    names: Mapping[int, str],
+) -> LoweredGraph:
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     tensors = {copies[node]: arg for node, arg in zip(placeholders, args, strict=True) if id(arg) in names}
     expose_projections(graph)
     layers = _Layers(tensors, names)
@@ -70,10 +85,7 @@ def lower_graph(module: fx.GraphModule, args: Sequence[Any], names: Mapping[int,
     for node in graph.nodes:
         if node.op == "get_attr":  # the body of an autograd function
             setattr(twins, str(node.target), getattr(module, str(node.target)))
-    try:
-        lowering = Lowering(twins, graph, [])
-    except SharedMemory as error:
-        raise NotLowered(str(error)) from error
+    lowering = Lowering(twins, graph, [])
     network = lowering.network
     numbers = dict(zip((node for node in graph.nodes if node.op == "placeholder"), network.inputs, strict=True))
     own = {numbers[node]: tensor for node, tensor in tensors.items()}

@@ -88,8 +88,9 @@ class Plans:
         if kind not in self._lowered:
             try:
                 self._lowered[kind] = lower_graph(graph, args, self._names)
-            except NotLowered as reason:
-                self._refused(f"a part of the forward runs in torch ({reason})")
+            except Exception as reason:  # nothing in a stranger's model may end the training
+                what = str(reason) if isinstance(reason, NotLowered) else repr(reason)
+                self._refused(f"a part of the forward runs in torch ({what})")
                 self._lowered[kind] = None
             if len(self._lowered) > _LOWERED:
                 self._lowered.popitem(last=False)

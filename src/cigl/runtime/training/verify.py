@@ -182,7 +182,7 @@ class Replay:
         """Whether weights and inputs are as they were. (An eval forward restores what Z has switched off.)"""
         return all(x._version == version for x, version in self._versions)
 
-    def difference(self) -> tuple[str, float] | None:
+    def difference(self) -> str | None:
         """What differs beyond rounding, and by how much; None if nothing does."""
         ours = self._computed_by(self._plan)
         theirs = (self._outputs, self._after, self._gradients)
@@ -190,7 +190,7 @@ class Replay:
             again = partial(self._again, number)
             worst = beyond_rounding(ours[number], theirs[number], most, again)
             if worst:
-                return what, worst
+                return f"{what} of the model on sparse kernels differ from torch's by {worst:.2g} of their size"
         return None
 
     def _again(self, number: int, rounded: Rounded) -> Tensors:

@@ -67,6 +67,7 @@ def finalize_ema(
             "the model has batch norm, and its statistics are not those of the average: pass a loader over training "
             "data, finalize(loader), or average them too, sparse.ema(decay, use_buffers=True)."
         )
+    sparse._check_modules()
     _check_length(sparse)
     model = _plain_copy(sparse, _with_announced_zeros(sparse, average), whole)
     _reestimate(sparse, model, loader, forward)

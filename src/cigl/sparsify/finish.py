@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from cigl.copying import deep_copy
 from cigl.errors import CiglError, CiglWarning
 from cigl.sparsify.averaging import Mean, Snapshots
 from cigl.sparsify.batch_norm import Forward, reestimate_batch_norm, running_norms
@@ -218,7 +218,7 @@ def _plain_copy(sparse: Sparsifier, values: Mapping[str, Tensor], whole: bool = 
     """Of the model, with these ``values``; ``whole``: not sharded, even if the model is."""
     if has_shards(sparse.model):
         return copy_sharded(sparse.model, values, whole)
-    model = copy.deepcopy(sparse.model)
+    model = deep_copy(sparse.model)
     make_plain(model)
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     for name, value in values.items():

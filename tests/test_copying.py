@@ -81,8 +81,8 @@ def test_stored_activations_do_not_stop_a_result(tmp_path):
 def test_of_leaf_tensors_the_graph_is_kept():
     model = nn.Linear(3, 3)
     model.extra = torch.ones(2, requires_grad=True)
-    made = deep_copy(model)
-    for made, given in ((made.extra, model.extra), (made.weight, model.weight)):
+    copied = deep_copy(model)
+    for made, given in ((copied.extra, model.extra), (copied.weight, model.weight)):
         assert made is not given
         assert made.requires_grad
         assert made.is_leaf

@@ -89,18 +89,18 @@ def test_logits_that_hold_no_plain_numbers(use, given, message):
 
 
 def test_labels_and_probabilities_too():
-    with pytest.raises(CiglError, match="^labels are on the meta device"):
+    with pytest.raises(CiglError, match=r"^labels are on the meta device"):
         report(logits=logits(), labels=LABELS.to("meta"))
-    with pytest.raises(CiglError, match="^labels are a sparse_coo tensor"):
+    with pytest.raises(CiglError, match=r"^labels are a sparse_coo tensor"):
         report(logits=logits(), labels=LABELS.to_sparse())
-    with pytest.raises(CiglError, match="^probabilities are float8_e4m3fn"):
+    with pytest.raises(CiglError, match=r"^probabilities are float8_e4m3fn"):
         report(probabilities=logits().softmax(1).to(torch.float8_e4m3fn), labels=LABELS)
-    with pytest.raises(CiglError, match="^variances are a sparse_coo tensor"):
+    with pytest.raises(CiglError, match=r"^variances are a sparse_coo tensor"):
         regression_report(mean=torch.ones(3), variance=torch.ones(3).to_sparse(), targets=torch.ones(3))
 
 
 def test_a_model_that_returns_such_logits():
-    with pytest.raises(CiglError, match="^logits are on the meta device"):
+    with pytest.raises(CiglError, match=r"^logits are on the meta device"):
         cigl.evaluate(torch.nn.Linear(4, 3, device="meta"), [(torch.zeros(5, 4, device="meta"), torch.zeros(5).long())])
 
 

@@ -20,7 +20,8 @@ def check_bins(bins: int) -> int:
         raise CiglError(f"bins is {bins!r}: a calibration error needs a whole number of at least 2 bins, usually 15.")
     if bins > MOST:
         raise CiglError(
-            f"bins is {bins:,}: give at most {MOST:,}, usually 15; with few samples in a bin a calibration error is noise."
+            f"bins is {bins:,}: give at most {MOST:,}, usually 15; "
+            "with few samples in a bin a calibration error is noise."
         )
     return int(bins)
 

@@ -149,7 +149,7 @@ def _units(columns: Array) -> Array:
     """Powers of two to divide columns by, so that no sum overflows where its mean does not; usually 1."""
     _, exponents = np.frexp(np.abs(columns).max(0))  # below 2**exponent
     spare = 1020 - len(columns).bit_length()
-    return np.ldexp(1.0, np.maximum(exponents - spare, 0))
+    return np.asarray(np.ldexp(1.0, np.maximum(exponents - spare, 0)))
 
 
 def _in_order(samples: Samples, order: Array) -> Samples:

@@ -172,8 +172,8 @@ def check_logits(scores: Tensor, labels: Tensor, first: int = 0) -> None:
     if not bool((own == -torch.inf).any()):
         if bool((far := (largest.cpu().double() - own.cpu().double()) == torch.inf).any()):
             raise CiglError(
-                f"the logits of row {first + int(far.nonzero()[0])} are so far apart that the NLL is beyond what float64 "
-                "holds: look for a diverged model."
+                f"the logits of row {first + int(far.nonzero()[0])} are so far apart that the NLL is beyond what "
+                "float64 holds: look for a diverged model."
             )
         return
     row = first + int((own == -torch.inf).nonzero()[0])

@@ -191,7 +191,10 @@ def _largest(value: Tensor, layer: Layer) -> Tensor:
 
 
 def _with_announced_zeros(sparse: Sparsifier, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """No weight outside M, whatever was written to the model, and no layer with more than announced."""
+    """No weight outside M, whatever was written to the model, and no layer with more non-zeros than announced.
+
+    There may be fewer: an active weight may itself be zero.
+    """
     result, cut = dict(values), []
     for layer in sparse.layers:
         value = result[layer.name]

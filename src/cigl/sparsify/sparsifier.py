@@ -122,7 +122,8 @@ class Sparsifier:
         return sum(layer.explored_count for layer in self.layers) / sum(layer.size for layer in self.layers)
 
     def summary(self) -> Summary:
-        """A table per layer and in all; print it. Where parameters are sharded, every process must ask for it."""
+        """A table per layer and in all; print it. Where active weights are zero, it counts both: active positions and
+        non-zero weights. Where parameters are sharded, every process must ask for it."""
         self._check_modules()
         return summarize(self, self._calls.places, self._kernels)
 
@@ -174,7 +175,9 @@ class Sparsifier:
             whole: Of a sharded model (FSDP2), return a plain one with all weights on every process, not a sharded one.
 
         Returns:
-            A module that knows nothing of cigl and has exactly the announced number of zeros.
+            A module that knows nothing of cigl and has at least the announced zeros. (M has exactly the announced
+            number of active positions; an active weight may itself be zero, for example where it has grown last and
+            has not moved, or was masked in all of few snapshots that were averaged.)
         """
         self._check()
         return finish.finalize(self, loader, forward, average, whole)

@@ -1,5 +1,6 @@
 import csv
 import io
+import json
 import re
 from dataclasses import replace
 
@@ -120,6 +121,23 @@ def test_intervals_show_both_parts(evidence):
 def test_cost_is_that_of_the_results(evidence):
     found = row(table_of(evidence, "cost"), "CigL", "80 %")
     assert [entry.value for entry in found[2:]] == pytest.approx([0.3, 0.2, 11.5])
+
+
+def test_cost_names_active_weights_that_are_zero(tmp_path):
+    make(tmp_path, a_study(methods=("rigl", "cigl"), sparsity=(0.8,)))
+    assert not any("Non-zero" in note for note in table_of(Evidence.read(tmp_path), "cost").notes)  # runs don't say
+    for file in tmp_path.glob("runs/*/result.json"):
+        result = json.loads(file.read_text())
+        fewer = 11 * (result["config"]["method"] == "cigl")
+        file.write_text(json.dumps(result | {"active": 1293, "nonzeros": 1293 - fewer}))
+    note = "Non-zero weights, where some of the active positions hold a zero: CigL at 80 %: 1,282 of 1,293."
+    assert note in table_of(Evidence.read(tmp_path), "cost").notes
+    write_report([tmp_path], tmp_path / "report.html")
+    runs = list(csv.DictReader(io.StringIO((tmp_path / "report" / "runs.csv").read_text())))
+    assert {(each["method"], each["active"], each["nonzeros"]) for each in runs} == {
+        ("rigl", "1293", "1293"),
+        ("cigl", "1293", "1282"),
+    }
 
 
 def test_ece_changes_beside_the_papers_with_its_slip(tmp_path):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from loops import attach, batch, fresh, mlp, run, saved, sgd, step
+from torch import nn
 
 import cigl
 
@@ -93,3 +94,101 @@ def test_a_replaced_parameter_is_noticed():
     model.load_state_dict(mlp().state_dict(), assign=True)
     with pytest.raises(cigl.CiglError, match=r"0\.weight was replaced after cigl\.attach"):
         step(model, optimizer, 1)
+
+
+def _replaced(model):
+    model[2] = nn.Linear(24, 4)
+
+
+def _other_shape(model):
+    model[2] = nn.Linear(24, 5)
+
+
+def _wrapped(model):
+    model[2] = nn.Sequential(model[2], nn.Dropout(0.1))
+
+
+def _compiled(model):
+    model[2] = torch.compile(model[2], backend="eager")
+
+
+def _removed(model):
+    del model[2]
+
+
+def _no_layer(model):
+    model[2] = nn.Identity()
+
+
+CHANGES = {
+    _replaced: r"^2 was replaced after cigl\.attach, so 2\.weight is a weight without a mask: put the module back",
+    _other_shape: r"^2 was replaced after cigl\.attach",
+    _wrapped: r"^2\.weight is now 2\.0\.weight, because its module was wrapped or moved after cigl\.attach",
+    _compiled: r"^2\.weight is now 2\._orig_mod\.weight",
+    _removed: r"^2\.weight was removed from the model after cigl\.attach",
+    _no_layer: r"^2\.weight was removed from the model after cigl\.attach",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("method", ["rigl", "cigl"])
+@pytest.mark.filterwarnings("ignore:finalizing early")
+def test_a_module_that_is_replaced_in_training_is_named(change, method):
+    model = mlp()
+    optimizer = sgd(model)
+    sparse = attach(model, optimizer, method)
+    ema = sparse.ema(0.9)
+    run(model, optimizer, 36)
+    before = model[0].weight.detach().clone()
+    change(model)
+    uses = (
+        lambda: model(batch(1)[0]),
+        optimizer.step,
+        sparse.finalize,
+        ema.finalize,
+        sparse.summary,
+        sparse.state_dict,
+    )
+    for use in uses:
+        with pytest.raises(cigl.CiglError, match=CHANGES[change]):
+            use()
+    assert torch.equal(model[0].weight, before)
+    assert sparse.step == 36
+    sparse.detach()
+    if change in (_no_layer, _removed):
+        return
+    optimizer = sgd(model)
+    again = attach(model, optimizer, method, initial="magnitude")
+    run(model, optimizer, 40, one=step_of_any)
+    assert all(mask.sum() == layer.target for layer, mask in zip(again.layers, again.masks.values(), strict=True))
+    again.finalize()
+
+
+def step_of_any(model, optimizer, number):
+    optimizer.zero_grad()
+    model(batch(number)[0]).square().mean().backward()
+    optimizer.step()
+
+
+def test_a_module_that_was_put_back_trains_on():
+    model = mlp()
+    optimizer = sgd(model)
+    sparse = attach(model, optimizer, "cigl")
+    run(model, optimizer, 2)
+    head = model[2]
+    model[2] = nn.Linear(24, 4)
+    with pytest.raises(cigl.CiglError, match="2 was replaced"):
+        model(batch(3)[0])
+    model[2] = head
+    run(model, optimizer, 2, first=3)
+    assert sparse.step == 4
+    sparse.detach()
+    model[2] = nn.Linear(24, 4)  # nobody's concern any more
+    sparse.summary()
+
+
+def test_the_root_may_be_a_layer_itself():
+    model = nn.Linear(12, 4)
+    sparse = attach(model, sgd(model), "rigl")
+    model(batch(1)[0])
+    assert sparse.summary().total.shape == (48,)

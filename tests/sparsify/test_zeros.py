@@ -213,6 +213,61 @@ def test_finalize_has_the_announced_zeros_for_every_method(method, steps):
     optimizer.step()
 
 
+def nonzeros(model, sparse):
+    return [int(model.get_parameter(layer.name).count_nonzero()) for layer in sparse.layers]
+
+
+def test_active_weights_that_have_not_moved_are_zero_and_counted():
+    """M has exactly its count; the weights may have more zeros, and the summary shows both numbers."""
+    model, optimizer, sparse = built("set")
+    run(model, optimizer, 3)  # a round has just grown
+    rows = sparse.summary().rows
+    assert [row.active for row in rows] == [int(mask.sum()) for mask in sparse.masks.values()]
+    assert [row.active for row in rows] == [layer.target for layer in sparse.layers]
+    assert [row.nonzeros for row in rows] == [int(layer.weight.count_nonzero()) for layer in sparse.layers]
+    total = sparse.summary().total
+    assert total.nonzeros < total.active == sum(layer.target for layer in sparse.layers)
+    text = str(sparse.summary())
+    assert "active  non-zero" in text
+    assert f"{total.active}" in text.splitlines()[-1]
+    assert f"{total.nonzeros}" in text.splitlines()[-1]
+    assert len({len(line) for line in text.splitlines()[1:]}) == 1
+    assert "non-zero" in sparse.summary()._repr_html_()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert nonzeros(sparse.finalize(), sparse) == [row.nonzeros for row in rows]
+    run(model, optimizer, 2, first=4)
+    assert sparse.summary().total.nonzeros > total.nonzeros  # they have moved
+
+
+def test_where_both_numbers_are_the_same_the_summary_shows_neither():
+    model, optimizer, sparse = built("static")
+    run(model, optimizer, 3)
+    total = sparse.summary().total
+    assert total.nonzeros == total.active
+    assert "non-zero" not in str(sparse.summary())
+
+
+def test_under_z_the_summary_counts_w():
+    model, _, sparse = built(cigl.method("cigl", random_mask=0.5, update_every=3))
+    model(batch(1)[0])
+    assert sparse.random_masks is not None
+    assert sparse.summary().total.nonzeros == sparse.summary().total.active
+
+
+def test_an_average_of_few_snapshots_may_have_more_zeros_than_announced():
+    model, optimizer, sparse = built(cigl.method("cigl", random_mask=0.5, update_every=3))
+    run(model, optimizer, 40)
+    assert sparse.collection.count == 2  # so a quarter of the active weights was off in both
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        counts = nonzeros(sparse.finalize(), sparse)
+    announced = [layer.target for layer in sparse.layers]
+    assert all(count <= most for count, most in zip(counts, announced, strict=True))
+    assert 0.6 * sum(announced) < sum(counts) < 0.9 * sum(announced)
+    assert [int(mask.sum()) for mask in sparse.masks.values()] == announced
+
+
 def test_members_and_draws_have_their_zeros_too():
     model, optimizer, sparse = built(cigl.method("cigl", second_moment=True, update_every=3))
 

@@ -66,6 +66,24 @@ def test_a_run_leaves_everything_behind(tmp_path):
     assert metrics[-1]["loss"] < metrics[0]["loss"]
 
 
+def test_a_result_counts_active_positions_and_non_zero_weights(tmp_path, capsys):
+    """Of few snapshots the average has zeros where Z was 0 in each: M's count is the promise, the rest is shown."""
+    from cigl.train.show import show_result
+
+    result = train(small(random_mask=0.5), tmp_path / "a")
+    model = tensors.load(tmp_path / "a" / "model.safetensors")
+    weights = {name: value for name, value in model.items() if value.ndim == 2}
+    assert result["active"] == round(0.2 * sum(value.numel() for value in weights.values()))
+    assert result["nonzeros"] == sum(int(value.count_nonzero()) for value in weights.values()) < result["active"]
+    show_result(tmp_path / "a", result)
+    sentence = f"{result['nonzeros']:,} non-zero weights at {result['active']:,} active positions"
+    assert sentence in capsys.readouterr().out
+    show_result(tmp_path / "a", result | {"nonzeros": result["active"]})
+    earlier = {name: value for name, value in result.items() if name not in ("active", "nonzeros")}
+    show_result(tmp_path / "a", earlier)
+    assert "non-zero" not in capsys.readouterr().out
+
+
 def test_the_saved_configuration_reproduces_the_run(tmp_path):
     train(small(seed=3, mixup=0.2, label_smoothing=0.1), tmp_path / "a")
     again = RunFolder(tmp_path / "a").read_config()

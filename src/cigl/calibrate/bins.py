@@ -12,11 +12,17 @@ from torch import Tensor
 from cigl.errors import CiglError
 
 Array = NDArray[Any]
+MOST = 1000  # bins: each needs many samples to say anything, and every resample keeps a sum for each
 
 
 def check_bins(bins: int) -> int:
     if not isinstance(bins, (int, np.integer)) or isinstance(bins, bool) or bins < 2:
         raise CiglError(f"bins is {bins!r}: a calibration error needs a whole number of at least 2 bins, usually 15.")
+    if bins > MOST:
+        raise CiglError(
+            f"bins is {bins:,}: give at most {MOST:,}, usually 15; "
+            "with few samples in a bin a calibration error is noise."
+        )
     return int(bins)
 
 

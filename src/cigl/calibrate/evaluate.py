@@ -99,7 +99,7 @@ def predict(model: nn.Module, loader: Iterable[Any], device: torch.device | str 
     with evaluating(model, device):
         for batch in loader:
             labels.append(labels_of(batch).cpu())
-            logits.append(logits_of(forward(model, batch)).cpu())
+            logits.append(as_tensor(logits_of(forward(model, batch)), "logits").cpu())
             if logits[-1].shape[:1] != labels[-1].shape[:1]:
                 raise CiglError(
                     f"a batch has {tuple(logits[-1].shape)} logits and {tuple(labels[-1].shape)} labels: "

@@ -92,6 +92,8 @@ class Measures:
             self.metrics.append(each)
         self.means = list(means)
         self.columns = np.stack(list(means.values()), axis=1)
+        self.units = _units(self.columns)
+        self.columns /= self.units
         self.segments = Segments(self.schemes)
         self.expected = self.segments.sums(self.confidence[None])  # confidence per bin
 
@@ -103,7 +105,7 @@ class Measures:
     def __call__(self, whole: Array) -> dict[str, Array]:
         n = self.confidence.size
         weights = Weights(whole, whole.astype(np.float64))
-        found = dict(zip(self.means, (weights.exact @ self.columns).T / n, strict=True))
+        found = dict(zip(self.means, (weights.exact @ self.columns / n * self.units).T, strict=True))
         gaps = self.segments.sums(weights.exact * (self.confidence - self.correct))
         counts = self.segments.sums(weights.exact)
         hits = self.segments.sums(weights.exact * self.correct)
@@ -141,6 +143,13 @@ class Measures:
             else:
                 found[each.name] = self.over_samples[each.name].of_labels(labels)
         return found
+
+
+def _units(columns: Array) -> Array:
+    """Powers of two to divide columns by, so that no sum overflows where its mean does not; usually 1."""
+    _, exponents = np.frexp(np.abs(columns).max(0))  # below 2**exponent
+    spare = 1020 - len(columns).bit_length()
+    return np.asarray(np.ldexp(1.0, np.maximum(exponents - spare, 0)))
 
 
 def _in_order(samples: Samples, order: Array) -> Samples:

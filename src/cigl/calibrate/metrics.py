@@ -102,6 +102,8 @@ def root(square: Array) -> Array:
 
 # From the whole test set to a number
 
+_CELLS = 1 << 24  # sums of cells that are held at once, which is 128 MB
+
 
 class Classwise(Measure):
     """ECE of every class's own probability, averaged over classes (Nixon et al. 2019, static calibration error).
@@ -127,9 +129,15 @@ class Classwise(Measure):
         self.lowest = gaps
 
     def __call__(self, weights: Weights) -> Array:
-        higher = torch.sparse.mm(self.higher, torch.from_numpy(np.ascontiguousarray(weights.exact.T)))
         lowest = np.abs(weights.exact @ self.lowest).sum(1)
-        return np.asarray((lowest + higher.abs().sum(0).numpy()) / self.n / self.classes)
+        size = max(1, _CELLS // self.expected.size)
+        parts = [weights.exact[start : start + size] for start in range(0, len(weights.exact), size)]
+        higher = np.concatenate([self._higher(part) for part in parts])
+        return np.asarray((lowest + higher) / self.n / self.classes)
+
+    def _higher(self, weights: Array) -> Array:
+        sums = torch.sparse.mm(self.higher, torch.from_numpy(np.ascontiguousarray(weights.T)))
+        return np.asarray(sums.abs().sum(0).numpy())
 
     def of_labels(self, labels: Array) -> Array:
         rows = np.arange(self.n)

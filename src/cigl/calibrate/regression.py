@@ -19,6 +19,7 @@ from cigl.calibrate import intervals
 from cigl.calibrate.bins import Array
 from cigl.calibrate.evaluate import evaluating, forward, labels_of
 from cigl.calibrate.report import RESAMPLES, Estimate
+from cigl.calibrate.samples import as_tensor
 from cigl.errors import CiglError, percent
 from cigl.notebook import preformatted
 
@@ -117,7 +118,8 @@ def regression_report(*, mean: Any, variance: Any, targets: Any, resamples: int 
     True
     """
     resamples = intervals.check_resamples(resamples)
-    values = [torch.as_tensor(value).detach().cpu().double() for value in (mean, variance, targets)]
+    given = {"means": mean, "variances": variance, "targets": targets}
+    values = [as_tensor(value, name).cpu().double() for name, value in given.items()]
     if len({value.shape for value in values}) > 1 or not values[0].numel() or not values[0].ndim:
         shapes = ", ".join(str(tuple(value.shape)) for value in values)
         raise CiglError(f"mean, variance and targets must have one shape with at least one sample, not {shapes}.")

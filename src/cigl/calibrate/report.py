@@ -212,7 +212,7 @@ def report(
         logits: Of shape (samples, classes).
         probabilities: Of shape (samples, classes); each row sums to 1.
         labels: Class numbers from 0, of shape (samples,).
-        bins: How many bins the calibration errors have.
+        bins: How many bins the calibration errors have, at most 1,000.
         resamples: How many resamples the bootstrap draws.
 
     >>> import torch

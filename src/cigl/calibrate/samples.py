@@ -7,6 +7,7 @@ dtype of its input.
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from collections.abc import Sequence
@@ -98,7 +99,13 @@ def checked_input(logits: Any, probabilities: Any, labels: Any) -> tuple[Tensor,
 def as_tensor(values: Any, name: str) -> Tensor:
     """What was given as a tensor, without its gradient."""
     if isinstance(values, Tensor):
-        return values.detach()
+        return _checked_kind(values.detach(), name)
+    rows = values if isinstance(values, (list, tuple)) else [values]
+    masked = sum(np.ma.count_masked(row) for row in rows if isinstance(row, np.ma.MaskedArray))
+    if masked:
+        entries = "1 entry" if masked == 1 else f"{masked:,} entries"
+        verb = "is" if masked == 1 else "are"
+        raise CiglError(f"{entries} of the {name} {verb} masked: leave out those samples, or fill them.")
     try:
         if isinstance(values, np.ndarray) and values.ndim:  # torch takes neither negative strides nor foreign bytes
             values = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
@@ -108,6 +115,21 @@ def as_tensor(values: Any, name: str) -> Tensor:
             f"{name} are {type(values).__name__} that can't become a tensor: pass a tensor, an array or "
             "lists of numbers, equally long."
         ) from None
+
+
+def _checked_kind(tensor: Tensor, name: str) -> Tensor:
+    """Refuses what holds no numbers to compute with."""
+    if tensor.device.type == "meta":
+        raise CiglError(f"{name} are on the meta device, which holds no numbers: run the model on a real device.")
+    if tensor.is_nested:
+        raise CiglError(f"{name} are a nested tensor: pass one dense tensor.")
+    if tensor.layout is not torch.strided:
+        kind = str(tensor.layout).removeprefix("torch.")
+        raise CiglError(f"{name} are a {kind} tensor: pass a dense one, {name}.to_dense().")
+    if tensor.is_floating_point() and tensor.dtype.itemsize == 1:
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise CiglError(f"{name} are {kind}, which torch does not compute with: pass {name}.float().")
+    return tensor
 
 
 def _described(tensor: Tensor) -> str:
@@ -134,9 +156,10 @@ def check_probabilities(given: Tensor, first: int = 0) -> None:
 
 
 def check_logits(scores: Tensor, labels: Tensor, first: int = 0) -> None:
-    """No NaN, no +inf, and a label is never ruled out by -inf; rows count from ``first``."""
+    """No NaN, no +inf, and a label is never ruled out by -inf or as good as that; rows count from ``first``."""
     own = scores.gather(1, labels[:, None]).squeeze(1)
-    if bool(torch.isfinite(scores.amax()) & (own.amin() > -torch.inf)):  # the largest of all is NaN where anything is
+    most, least = torch.stack([scores.amax(), own.amin()]).tolist()
+    if math.isfinite(most - least):  # the largest of all is NaN where anything is
         return
     largest = scores.amax(1)
     bad = ~torch.isfinite(largest) & (largest != -torch.inf)
@@ -146,6 +169,13 @@ def check_logits(scores: Tensor, labels: Tensor, first: int = 0) -> None:
             f"logits have NaN or infinity, first in row {row}: look for a diverged model, or an overflow "
             "in half precision (to rule out a class that is never a label, -inf is fine)."
         )
+    if not bool((own == -torch.inf).any()):
+        if bool((far := (largest.cpu().double() - own.cpu().double()) == torch.inf).any()):
+            raise CiglError(
+                f"the logits of row {first + int(far.nonzero()[0])} are so far apart that the NLL is beyond what "
+                "float64 holds: look for a diverged model."
+            )
+        return
     row = first + int((own == -torch.inf).nonzero()[0])
     raise CiglError(
         f"the label of row {row} has probability 0, because its logit is -inf: its NLL is infinite; leave "
@@ -178,7 +208,10 @@ def measure_rows(scores: Tensor, labels: Tensor, is_logits: bool) -> tuple[Rows,
     brier = (torch.linalg.vector_norm(p, dim=1).square() + (1 - 2 * truth)).clamp_min(0)
     nll = (-truth.log()).clamp_max(LARGEST)
     if is_logits and bool((small := truth < _SMALL).any()):
-        nll[small] = scores[small].logsumexp(1) - scores[small].gather(1, labels[small, None]).squeeze(1)
+        far = _nll(scores[small], labels[small])
+        if not bool(far.isfinite().all()):  # beyond float32
+            far, nll = _nll(scores[small].double(), labels[small]), nll.double()
+        nll[small] = far
     # Argmax over a long row costs as much as the softmax, a second maximum without the label a tenth; so only
     # rows that seem right and have another class as large are looked at again.
     correct = truth == confidence
@@ -188,6 +221,10 @@ def measure_rows(scores: Tensor, labels: Tensor, is_logits: bool) -> tuple[Rows,
         correct[tied] = scores[tied].argmax(1) == labels[tied]
     p[rows, labels] = truth
     return Rows(confidence, correct, nll, brier), p
+
+
+def _nll(scores: Tensor, labels: Tensor) -> Tensor:
+    return scores.logsumexp(1) - scores.gather(1, labels[:, None]).squeeze(1)
 
 
 def in_top(scores: Tensor, labels: Tensor, k: int) -> Tensor:

@@ -129,7 +129,13 @@ class Streaming:
         self._done += added.numpy()
 
     def _add_rows(self, per_bin: Tensor, rows: Rows, dtype: torch.dtype) -> None:
-        columns = (torch.ones_like(rows.nll), rows.correct.to(rows.nll.dtype), rows.confidence, rows.nll, rows.brier)
+        columns = (
+            torch.ones_like(rows.brier),
+            rows.correct.to(rows.brier.dtype),
+            rows.confidence,
+            rows.nll,
+            rows.brier,
+        )
         values = torch.stack(columns).cpu().double()
         index = bin_of(rows.confidence, width_edges(self.bins, dtype)).cpu()
         per_bin += (values @ (index[:, None] == torch.arange(self.bins)).double()).flatten()
@@ -176,6 +182,10 @@ class Streaming:
             raise CiglError("there are no samples yet: call update(logits=..., labels=...) first.")
         bins, top5, cells = (part.numpy() for part in self._named(self._sums).values())
         counts, hits, confidence, nll, brier = bins.reshape(5, self.bins)
+        if not np.isfinite(nll.sum()):
+            raise CiglError(
+                "the sum of the NLL is beyond what float64 holds: look for a diverged model, or divide the logits."
+            )
         sums = Sums(n, counts, hits, confidence - hits, nll, brier)
         own = (each for each in listed(self.bins) if each.bins in (None, self.bins))
         result = {each.name: each.streamed(sums) for each in own if each.streamed is not None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from cigl.notebook import preformatted
 
 # Where no finite temperature is best: this much colder or hotter than the logits' own scale is as good as the limit.
 _LIMIT = 1e3
+_HUGE = 1e100
 _WIDEST = 700.0  # of log(1/T): beyond it, exp leaves float64
 
 
@@ -67,7 +69,9 @@ def fit_temperature(*, logits: Any, labels: Any) -> Temperature:
             "such samples out."
         )
     before = _nll(ahead, 1.0)
-    value, clamped = _best(ahead)
+    unit = _unit(ahead)
+    value, clamped = _best(ahead / unit)
+    value = min(value * unit, sys.float_info.max)
     after = _nll(ahead, value)
     if after > before:  # by rounding, or because the limit would have to be nearer
         value, after = 1.0, before
@@ -123,7 +127,16 @@ def _slope(ahead: Tensor, u: float) -> tuple[float, float]:
 
 
 def _nll(ahead: Tensor, temperature: float) -> float:
-    return float((ahead / temperature).logsumexp(1).mean())
+    rows = (ahead / temperature).logsumexp(1)
+    unit = _unit(rows)
+    return float((rows / unit).mean()) * unit
+
+
+def _unit(values: Tensor) -> float:
+    """A power of two to divide by, so that neither squares nor sums overflow; 1 unless values are huge."""
+    finite = values[values.isfinite()].abs()
+    largest = float(finite.max()) if finite.numel() else 0.0
+    return math.ldexp(1.0, math.frexp(largest)[1]) if largest > _HUGE else 1.0
 
 
 class TemperatureScaled(nn.Module):

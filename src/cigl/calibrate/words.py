@@ -78,7 +78,7 @@ def cell(name: str, value: float) -> str:
     """
     if metric(name).is_share:
         return f"{100 * value:.2f} %"
-    return f"{value:.3g}" if 0 < abs(value) < 0.001 else f"{value:.4f}"
+    return f"{value:.3g}" if 0 < abs(value) < 0.001 or abs(value) >= 1e6 else f"{value:.4f}"
 
 
 def explanation(names: Iterable[str]) -> str:

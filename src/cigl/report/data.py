@@ -47,6 +47,7 @@ def run_rows(evidence: Evidence) -> Iterator[Row]:
             row |= {name + end: one.value for name, one in numbers.items()}
             row |= {f"{name}_floor{end}": one.floor for name, one in numbers.items() if one.floor}
         row |= {name: result.get(name) for name in ("training_flops", "inference_flops", "explored", "seconds")}
+        row |= {name: result[name] for name in ("active", "nonzeros") if name in result}  # of earlier runs: not
         if run.masks:
             row |= {"accuracy_W": run.masks["W"], "accuracy_ZW": sum(run.masks["Z*W"]) / len(run.masks["Z*W"])}
         yield row

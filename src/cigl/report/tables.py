@@ -177,9 +177,13 @@ def _differences(evidence: Evidence, setting: str) -> Table:
 
 def _cost(evidence: Evidence, setting: str) -> Table:
     columns = ("Method", "Sparsity", "Training FLOPs (× dense)", "Inference FLOPs (× dense)", "Training time (s)")
-    rows, several, piloted = [], {}, {}
+    rows, several, piloted, fewer = [], {}, {}, []
     for method, sparsity in _cells(evidence, setting):
         runs = list(evidence.group(setting, method, sparsity).values())
+        active, nonzeros = (_of_runs(runs, name) for name in ("active", "nonzeros"))
+        if active is not None and nonzeros is not None and nonzeros < active:
+            label = evidence.study.label(method)
+            fewer.append(f"{label} at {percent(sparsity)}: {nonzeros:,.0f} of {active:,.0f}")
         costs = (_of_runs(runs, "training_flops"), _of_runs(runs, "inference_flops"))
         row = [*_place(evidence, method, sparsity), *(number(cost, 4) for cost in costs)]
         rows.append((*row, number(_of_runs(runs, "seconds"), 1)))
@@ -192,6 +196,8 @@ def _cost(evidence: Evidence, setting: str) -> Table:
         "FLOPs of the sparse layers as in RigL's appendix, against dense training and one dense forward pass; "
         "masked weights are counted as free. Time is measured, one run after another or side by side."
     ]
+    if fewer:
+        notes.append(f"Non-zero weights, where some of the active positions hold a zero: {'; '.join(fewer)}.")
     if several:
         notes.append(
             f"{', '.join(several.values())}: predictions are averaged over several networks, and inference costs "

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from cigl.calibrate import TemperatureScaled
+from cigl.copying import deep_copy
 from cigl.errors import CiglError, CiglWarning, one_line, unknown
 from cigl.preprocessing import Preprocessing
 from cigl.runtime.compile.exporting import CONSTANT, Examples
@@ -256,13 +257,7 @@ def plain_copy(model: nn.Module) -> nn.Module:
     """In a copy weights are M*W also in the middle of training, and eval mode is nobody else's concern."""
     if any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):  # DTensors
         raise CiglError("the model is sharded: take a whole one, sparse.finalize(whole=True).")
-    try:
-        return copy.deepcopy(model).eval()
-    except Exception as error:
-        raise CiglError(
-            f"the model can't be copied ({' '.join(str(error).split())[:200]}): take out what is not a plain tensor or "
-            "module (after torch.nn.utils.prune: prune.remove)."
-        ) from error
+    return deep_copy(model).eval()
 
 
 def _graph(model: nn.Module, example_inputs: Examples | None) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def attach(
         model: Any module; its parameter names and ``state_dict`` keys stay as they are.
         optimizer: The optimizer that holds the model's parameters, or a wrapper around it.
         method: A name from ``cigl.methods()``, or one's own: an object, or ``"package.module:name"``.
-        sparsity: The share of zeros among the selected weights, from 0 to below 1.
+        sparsity: The share of zeros among the selected weights, from 0 to below 1; M has exactly so many.
         epochs: The length of training; may be a fraction that makes a whole number of steps.
         steps_per_epoch: In optimizer steps, not batches.
         distribution: How the layers share the weights: "erk", "er" or "uniform".

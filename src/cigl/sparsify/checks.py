@@ -27,8 +27,8 @@ Fingerprints = Mapping[str, tuple[int, Mapping[str, int]]]  # of each layer's we
 class Checks:
     """Knows what was loaded since the last check."""
 
-    def __init__(self, layers: Sequence[Layer], unselected: Unselected):
-        self._layers, self._unselected = layers, unselected
+    def __init__(self, model: nn.Module, layers: Sequence[Layer], unselected: Unselected):
+        self._model, self._layers, self._unselected = model, layers, unselected
         self._loaded: Fingerprints | None = None  # empty: weights or optimizer state, but no sparsifier state
 
     def weights_were_loaded(self) -> None:
@@ -37,8 +37,12 @@ class Checks:
     def state_was_loaded(self, expected: Fingerprints) -> None:
         self._loaded = expected
 
-    def run(self, step: int) -> None:
+    def parameters(self) -> None:
+        check_modules(self._model, self._layers)
         check_parameters(self._layers)
+
+    def run(self, step: int) -> None:
+        self.parameters()
         self._unselected.run(step)
         if self._loaded is None:
             return
@@ -93,6 +97,33 @@ def check_zeros(layers: Sequence[Layer], weights: bool = True) -> None:
                     f"the state loaded into the optimizer has {stray} non-zeros ({state.name}) outside the mask of "
                     f"{layer.name}: load model, optimizer and sparsifier states that were saved at the same moment."
                 )
+
+
+def check_modules(model: nn.Module, layers: Sequence[Layer]) -> None:
+    """The modules of the selected parameters are where they were: masks and hooks stay with one that was taken out."""
+    for layer in layers:
+        path = layer.name.rpartition(".")[0]
+        now = _module_at(model, path)
+        if now is layer.selected.owners[0].module:
+            continue
+        names = {id(p): name for name, p in model.named_parameters()}
+        if (new := names.get(id(layer.parameter))) is not None:
+            what = f"{layer.name} is now {new}, because its module was wrapped or moved after cigl.attach"
+        elif isinstance(getattr(now, layer.name.rpartition(".")[2], None), Tensor):
+            what = f"{path or 'the model'} was replaced after cigl.attach, so {layer.name} is a weight without a mask"
+        else:
+            what = f"{layer.name} was removed from the model after cigl.attach"
+        raise CiglError(
+            f"{what}: put the module back, or call detach() and attach to the model as it is now, with an optimizer "
+            "that has its parameters (initial='magnitude' keeps the non-zeros of its weights)."
+        )
+
+
+def _module_at(model: nn.Module, path: str) -> nn.Module | None:
+    module: nn.Module | None = model
+    for part in path.split(".") if path else ():
+        module = None if module is None else module._modules.get(part)
+    return module
 
 
 def check_parameters(layers: Sequence[Layer]) -> None:

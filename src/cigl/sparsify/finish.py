@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from cigl.copying import deep_copy
 from cigl.errors import CiglError, CiglWarning
 from cigl.sparsify.averaging import Mean, Snapshots
 from cigl.sparsify.batch_norm import Forward, reestimate_batch_norm, running_norms
@@ -67,6 +67,7 @@ def finalize_ema(
             "the model has batch norm, and its statistics are not those of the average: pass a loader over training "
             "data, finalize(loader), or average them too, sparse.ema(decay, use_buffers=True)."
         )
+    sparse._check_modules()
     _check_length(sparse)
     model = _plain_copy(sparse, _with_announced_zeros(sparse, average), whole)
     _reestimate(sparse, model, loader, forward)
@@ -190,7 +191,10 @@ def _largest(value: Tensor, layer: Layer) -> Tensor:
 
 
 def _with_announced_zeros(sparse: Sparsifier, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """No weight outside M, whatever was written to the model, and no layer with more than announced."""
+    """No weight outside M, whatever was written to the model, and no layer with more non-zeros than announced.
+
+    There may be fewer: an active weight may itself be zero.
+    """
     result, cut = dict(values), []
     for layer in sparse.layers:
         value = result[layer.name]
@@ -217,7 +221,7 @@ def _plain_copy(sparse: Sparsifier, values: Mapping[str, Tensor], whole: bool = 
     """Of the model, with these ``values``; ``whole``: not sharded, even if the model is."""
     if has_shards(sparse.model):
         return copy_sharded(sparse.model, values, whole)
-    model = copy.deepcopy(sparse.model)
+    model = deep_copy(sparse.model)
     make_plain(model)
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     for name, value in values.items():

@@ -206,6 +206,10 @@ class Layer:
             self.set_aside.restore(weight)
         return weight
 
+    def nonzeros(self) -> int:
+        """Active weights that are not zero, in the rows held here: a grown one is zero until it has moved."""
+        return int(((self.true_weight() != 0) & self.mask).sum())
+
     # Gradients
 
     def keep_gradient(self, incoming: Tensor) -> None:

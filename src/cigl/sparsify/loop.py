@@ -97,6 +97,8 @@ class Loop:
 
     def on_step_begin(self) -> None:
         self._sparse._sharding.before_change()
+        if not self.has_begun:  # no hook of ours was called, perhaps because the modules are others
+            self._checks.parameters()
         self.agreement.compare(self._sparse.step + 1)
         self._current().begin_update()
 

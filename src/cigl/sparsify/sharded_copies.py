@@ -6,7 +6,6 @@ sharded as the model is, or its parameters are gathered. In the first case no pr
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cigl.copying import deep_copy
 from cigl.sparsify.copies import make_plain
 from cigl.sparsify.shards import is_sharded, like, local
 
@@ -30,7 +30,7 @@ def copy_sharded(model: nn.Module, values: Mapping[str, Tensor], whole: bool) ->
         for name, p in parameters.items()
     }
     with _as_before_sharding(model):
-        copied: nn.Module = copy.deepcopy(model, memo)
+        copied = deep_copy(model, memo)
     make_plain(copied)
     if not whole:
         _shard_alike(model, copied)

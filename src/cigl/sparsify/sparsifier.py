@@ -17,7 +17,7 @@ from cigl.notebook import paragraphs, table
 from cigl.sparsify import checkpoint, finish
 from cigl.sparsify.batch_norm import Forward, running_norms
 from cigl.sparsify.binding import Binding
-from cigl.sparsify.checks import Checks
+from cigl.sparsify.checks import Checks, check_modules
 from cigl.sparsify.copies import Absent
 from cigl.sparsify.ema import Averages, Ema
 from cigl.sparsify.follow_sharding import Sharding
@@ -76,7 +76,7 @@ class Sparsifier:
         self.collection = method.collection()
         self._random_mask = RandomMask(layers, method, table, int(settings["seed"]))
         self._unselected = Unselected(model, layers, self.settings["layers"])
-        self._checks = Checks(layers, self._unselected)
+        self._checks = Checks(model, layers, self._unselected)
         self._averages = Averages(self)
         self.kernels = kernels
         with ExitStack() as undo:  # all hooks, or none
@@ -122,7 +122,9 @@ class Sparsifier:
         return sum(layer.explored_count for layer in self.layers) / sum(layer.size for layer in self.layers)
 
     def summary(self) -> Summary:
-        """A table per layer and in all; print it. Where parameters are sharded, every process must ask for it."""
+        """A table per layer and in all; print it. Where active weights are zero, it counts both: active positions and
+        non-zero weights. Where parameters are sharded, every process must ask for it."""
+        self._check_modules()
         return summarize(self, self._calls.places, self._kernels)
 
     def learning_rate(self, before: Callable[[int], float] | None = None) -> Callable[[int], float]:
@@ -173,7 +175,9 @@ class Sparsifier:
             whole: Of a sharded model (FSDP2), return a plain one with all weights on every process, not a sharded one.
 
         Returns:
-            A module that knows nothing of cigl and has exactly the announced number of zeros.
+            A module that knows nothing of cigl and has at least the announced zeros. (M has exactly the announced
+            number of active positions; an active weight may itself be zero, for example where it has grown last and
+            has not moved, or was masked in all of few snapshots that were averaged.)
         """
         self._check()
         return finish.finalize(self, loader, forward, average, whole)
@@ -231,6 +235,7 @@ class Sparsifier:
                 for a plain one. (A sharded state always has them.)
         """
         self._sharding.before_change()
+        self._check_modules()
         return checkpoint.save(self, self._calls.places, self._averages, complete)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -278,10 +283,15 @@ class Sparsifier:
         self._binding.renew(self.layers)
         self._loop.zeros.seal()
 
+    def _check_modules(self) -> None:
+        if not self._binding.is_removed:  # later, the model may change
+            check_modules(self.model, self.layers)
+
     def _check(self) -> None:
         if self._binding.is_removed:
             raise CiglError("this sparsifier was detached: finalize before detach(), or attach anew.")
         self._sharding.before_change()
+        self._check_modules()
         self._unselected.check()
         self._checks.run(self.step)
         self._loop.zeros.report()

@@ -22,6 +22,7 @@ from cigl.sparsify.kernels import Kernels
 from cigl.sparsify.layer import Layer
 from cigl.sparsify.methods import Method
 from cigl.sparsify.schedule import Timetable
+from cigl.sparsify.shards import sums
 from cigl.sparsify.uses import uses
 
 if TYPE_CHECKING:
@@ -86,7 +87,9 @@ def _count(places: dict[str, int], layer: Layer) -> Any:
     return hook
 
 
-HEAD = ("layer", "shape", "target", "density", "explored", "dead rows", "cols", "FLOPs: infer", "train", "Z", "kernels")
+COUNTS = ("active", "non-zero")  # shown where they differ
+HEAD = ("layer", "shape", "target", "density", *COUNTS, "explored", "dead rows", "cols", "FLOPs: infer", "train", "Z",
+        "kernels")  # fmt: skip
 MOMENTS = 8  # of a stretch of training, over which Z's rate is averaged
 
 
@@ -105,6 +108,8 @@ class Row:
     training_flops: float | None
     kernels: str = "masked"  # what its training steps run on
     mask_rate: float | None = None  # the share of its active weights that Z switched off in the last step
+    active: int = 0  # positions, the ones of M
+    nonzeros: int = 0  # weights there that are not zero: fewer, where a weight has not moved since it grew
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,7 @@ class Summary:
     def _lines(self) -> list[tuple[str, ...]]:
         """The cells of the head, of each layer and of the total; columns that say nothing are left out."""
         hidden = {"Z"} if self.total.mask_rate is None else set()
+        hidden |= set(COUNTS) if all(row.active == row.nonzeros for row in self.rows) else set()
         hidden |= set() if any(row.kernels == "sparse" for row in self.rows) else {"kernels"}
         lines = [HEAD, *map(_cells, (*self.rows, self.total))]
         return [tuple(cell for cell, name in zip(line, HEAD, strict=True) if name not in hidden) for line in lines]
@@ -157,11 +163,12 @@ def _pad(cell: str, width: int, left: bool) -> str:
 
 def _cells(row: Row) -> tuple[str, ...]:
     shape = "x".join(map(str, row.shape))
-    shares = (f"{share:.4f}" for share in (row.target, row.density, row.explored))
+    target, density, explored = (f"{share:.4f}" for share in (row.target, row.density, row.explored))
     dead = (str(row.dead_rows), str(row.dead_columns))
     flops = (_times(row.inference_flops), _times(row.training_flops))
     rate = "" if row.mask_rate is None else f"{row.mask_rate:.4f}"
-    return row.layer, shape, *shares, *dead, *flops, rate, row.kernels
+    counts = (f"{row.active:,}", f"{row.nonzeros:,}")
+    return row.layer, shape, target, density, *counts, explored, *dead, *flops, rate, row.kernels
 
 
 def _times(value: float | None) -> str:
@@ -174,7 +181,8 @@ def summarize(sparse: Sparsifier, places: Mapping[str, int], kernels: Kernels | 
     rows, dense, infer, train = [], 0.0, 0.0, 0.0
     parts = segments(sparse.method, sparse.table)
     rates = sparse.mask_rates if sparse.method.has_random_mask else {}
-    for layer in sparse.layers:
+    nonzeros = sums([layer.part for layer in sparse.layers], [[layer.nonzeros()] for layer in sparse.layers])
+    for layer, (nonzero,) in zip(sparse.layers, nonzeros, strict=True):
         density = layer.count / layer.size
         training = training_flops(layer, sparse.method, sparse.table, parts)
         fan_in, fan_out = layer.fans()
@@ -190,6 +198,8 @@ def summarize(sparse: Sparsifier, places: Mapping[str, int], kernels: Kernels | 
             training_flops=training,
             kernels="sparse" if kernels is not None and layer.parameter in kernels.sparse else "masked",
             mask_rate=rates.get(layer.name),
+            active=layer.count,
+            nonzeros=int(nonzero),
         )
         rows.append(row)
         cost = places.get(layer.name, 0) * layer.size
@@ -207,6 +217,8 @@ def summarize(sparse: Sparsifier, places: Mapping[str, int], kernels: Kernels | 
         training_flops=train / dense if counted else None,
         kernels=f"{sum(row.kernels == 'sparse' for row in rows)} of {len(rows)} sparse",
         mask_rate=_share_off(rows) if rates else None,
+        active=sum(row.active for row in rows),
+        nonzeros=sum(row.nonzeros for row in rows),
     )
     title = f"{sparse.method.name}: step {sparse.step} of {sparse.table.steps}"
     reasons = () if kernels is None else tuple(kernels.reasons)

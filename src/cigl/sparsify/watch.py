@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from cigl.copying import uncopyable
 from cigl.errors import CiglWarning
 from cigl.sparsify.layer import Layer
+from cigl.sparsify.sharded_state import has_shards
 
 if TYPE_CHECKING:
     from cigl.sparsify.sparsifier import Sparsifier
@@ -62,9 +64,19 @@ class Watch:
     def step_ended(self) -> None:
         self._steps += 1
         self._before, self._arrived, self._moves = None, False, 0
+        if self._steps == 1:
+            self._may_be_copied()
         if self._steps <= _FIRST:
             self._first_steps()
         self._past_the_end(self._sparse.step, self._sparse.table.steps)
+
+    def _may_be_copied(self) -> None:
+        """Results are copies of the model: that one fails should not be news after the training."""
+        if not has_shards(self._sparse.model) and (what := uncopyable(self._sparse.model)):
+            self._say(
+                f"the model can't be copied ({what}), so finalize will fail: keep outside of it what is not a tensor, "
+                "a module or plain data, or give it a __deepcopy__."
+            )
 
     def _first_steps(self) -> None:
         trained = [layer for layer in self._sparse.layers if layer.parameter.requires_grad]

@@ -75,7 +75,7 @@ class Zeros:
             )
 
     def report(self) -> None:
-        """Before a result, which has the zeros whatever the model holds."""
+        """Before a result, which has its zeros outside M whatever the model holds."""
         _warn(
             self._count(self._layers),
             f"the model's weights have {{}}: something other than the optimizer's step wrote to them ({_WRITERS}). "

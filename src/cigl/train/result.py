@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from cigl.calibrate import fit_temperature
 from cigl.calibrate.report import report
@@ -39,15 +39,21 @@ def finish(trainer: Trainer, folder: RunFolder, pilot: float | None, trackers: T
     folder.write_tensors(MODEL, dict(model.state_dict()), about_model(trainer.splits.source, temperature))
     logits, labels = trainer.predict(predictor, "test")
     result = trainer.ranks.from_main(
-        _write_result(trainer, folder, logits, labels, temperature, trackers) if trainer.ranks.is_main else None
+        _write_result(trainer, folder, model, logits, labels, temperature, trackers) if trainer.ranks.is_main else None
     )
     folder.drop_checkpoints(keep=int(has_members(trainer)))  # the model is all that the others need
     return dict(result)
 
 
+def _nonzeros(trainer: Trainer, model: nn.Module) -> int:
+    """Of the sparse layers of the finished model; active positions may hold zeros."""
+    return sum(int(model.get_parameter(layer.name).count_nonzero()) for layer in trainer.sparse.layers)
+
+
 def _write_result(
     trainer: Trainer,
     folder: RunFolder,
+    model: nn.Module,
     logits: Tensor,
     labels: Tensor,
     temperature: float | None,
@@ -68,6 +74,8 @@ def _write_result(
         "versions": versions(trainer.ranks),
         "temperature": temperature,
         "density": trainer.sparse.density,
+        "active": total.active,
+        "nonzeros": _nonzeros(trainer, model),
         "explored": trainer.sparse.explored,
         "inference_flops": total.inference_flops,
         "training_flops": total.training_flops,

@@ -15,4 +15,6 @@ def show_result(folder: Path, result: dict[str, Any], explain: bool = False) -> 
         print(f"\nwith temperature {result['temperature']:.3f}:")
         print(Report.from_json(folder / "report-temperature.json"))
     print(f"\n{report.explain()}" if explain else "(--explain says what these numbers mean)")
+    if result.get("nonzeros", result.get("active")) != result.get("active"):  # earlier versions have neither
+        print(f"\nthe model has {result['nonzeros']:,} non-zero weights at {result['active']:,} active positions")
     print(f"\nthe run is in {folder}: model.safetensors, report.json, metrics.jsonl")

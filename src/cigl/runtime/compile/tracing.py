@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dis
 import inspect
 import operator
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from cigl.copying import deep_copy
 from cigl.errors import CiglError
 from cigl.runtime.compile.capture import Capture
 from cigl.runtime.compile.inputs import of_forward
@@ -115,13 +115,7 @@ def copied(model: nn.Module) -> nn.Module:
             raise CiglError(f"the engine runs on the CPU, but {name} is on {tensor.device}: call model.cpu() first.")
         if tensor.is_floating_point() and tensor.dtype != torch.float32:
             raise CiglError(f"the engine computes in float32, but {name} is {tensor.dtype}: call model.float() first.")
-    try:
-        return copy.deepcopy(model).eval().requires_grad_(False)
-    except RuntimeError as error:
-        raise CiglError(
-            f"the model can't be copied ({error}): make pruning and parametrizations permanent first "
-            "(torch.nn.utils.prune.remove, cigl's finalize)."
-        ) from error
+    return deep_copy(model).eval().requires_grad_(False)
 
 
 def hooked(module: nn.Module) -> bool:

@@ -211,13 +211,16 @@ class TrainingKernels:
                 result = self._in_parts(capture, own, args, kwargs)
                 # not earlier: the user's own errors come from there, and say nothing about the next call
                 capture.mode = Mode.PARTS if capture.mode is Mode.WHOLE else capture.mode
-                how = "in parts" if capture.mode is Mode.PARTS else "layer by layer"
-                self._note(f"the forward can't be captured as a whole, and runs {how} ({reason})")
+                self._note_mode(capture, reason)
                 return result
             finally:
                 self._is_whole = False
         self._uncaptured()
         return self._in_parts(capture, own, args, kwargs)
+
+    def _note_mode(self, capture: Capture, reason: Exception) -> None:
+        how = "in parts" if capture.mode is Mode.PARTS else "layer by layer"
+        self._note(f"the forward can't be captured as a whole, and runs {how} ({reason})")
 
     def _in_parts(self, capture: Capture, own: Forward, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return (own if capture.mode is Mode.LAYERS else capture.parts)(*args, **kwargs)
@@ -249,7 +252,7 @@ class TrainingKernels:
         if plan is None:
             self._uncaptured()
             return graph.forward(*args)
-        is_compared = not self._plans.is_due(graph, args, everything=self._steps >= _REPLAYED)
+        is_compared = not self._plans.is_due(plan, everything=self._steps >= _REPLAYED)
         self._alone = plan.alone if is_whole and is_compared else frozenset()
         self._torch_reads(self._alone)
         for stretch in plan.stretches:
@@ -261,7 +264,7 @@ class TrainingKernels:
     def _uncaptured(self) -> None:
         """Torch is about to compute a forward, or a part of it."""
         if self._is_observing:
-            raise NotCaptured("torch computes it")
+            raise _LeftToPython
         self._alone = frozenset()
         self._torch_reads()
 
@@ -304,8 +307,11 @@ class TrainingKernels:
                 self._captured().whole(*args, **kwargs)
         except _Observed as found:
             return found
-        except NotCaptured:
+        except _LeftToPython:
             pass
+        except NotCaptured as reason:
+            if self._captured().mode is Mode.LAYERS:  # else the next call finds out, and says it
+                self._note_mode(self._captured(), reason)
         finally:
             self._is_observing = False
             random.setstate(drawn)
@@ -321,7 +327,7 @@ class TrainingKernels:
         except Exception as error:  # what can't be compared is not used
             found = f"the model on sparse kernels can't be compared with torch ({error!r})"
         if found is None:
-            self._plans.was_compared(replay.graph, replay.inputs)
+            self._plans.was_compared(replay.plan)
         else:
             self._captured().mode = Mode.LAYERS
             self._refused(f"{found}, so its layers run one by one")
@@ -434,6 +440,10 @@ class _Observed(Exception):
     def __init__(self, graph: fx.GraphModule, inputs: Sequence[Any]):
         super().__init__()
         self.graph, self.inputs = graph, inputs
+
+
+class _LeftToPython(Exception):
+    """Dynamo runs no graph for this call."""
 
 
 def _saves_by_hooks() -> bool:

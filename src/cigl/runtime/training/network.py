@@ -53,12 +53,14 @@ class PartitionedModel:
     def __init__(
         self,
         lowered: LoweredGraph,
+        kind: tuple[Any, ...],
         patterns: Patterns,
         threads: int,
         insist: bool,
         allowed: Callable[[nn.Parameter], bool],
     ):
         self._lowered, self._network, self._allowed = lowered, lowered.network, allowed
+        self.kind = kind  # of a graph and its inputs
         self._patterns, self._threads, self._insist = patterns, threads, insist
         units = dict(enumerate(self._network.units))
         self._uses = Counter(lowered.layers[unit.module] for unit in units.values() if unit.module is not None)

@@ -27,18 +27,18 @@ class Plans:
         self._lowered: OrderedDict[Any, LoweredGraph | None] = OrderedDict()
         self._plans: OrderedDict[Any, PartitionedModel | None] = OrderedDict()
         self._wrong: set[nn.Parameter] = set()  # weights with which kernels have computed something else than torch
-        self._compared: set[Any] = set()  # graphs, and kinds of their inputs
+        self._compared: set[Any] = set()  # graphs, by their id, and kinds of their inputs
         self.check = Check(patterns, self._refuse)
 
     def of(self, graph: fx.GraphModule, args: Sequence[Any]) -> PartitionedModel | None:
         """For inputs like these; None where all of it runs in torch."""
-        key = (*self._kind(graph, args), torch.get_num_threads())
+        key = (self._kind(graph, args), torch.get_num_threads())
         if key not in self._plans:
             self._names = _names(self._model)
             kind = self._kind(graph, args)
-            key = (*kind, torch.get_num_threads())
+            key = (kind, torch.get_num_threads())
             lowered = self._lower(kind, graph, args)
-            plan = None if lowered is None else self._partitioned(lowered)
+            plan = None if lowered is None else self._partitioned(lowered, kind)
             self._plans[key] = plan if plan is not None and plan.stretches else None
             if len(self._plans) > _SHAPES:
                 self._plans.popitem(last=False)
@@ -49,18 +49,17 @@ class Plans:
             return self.of(graph, args)
         return plan
 
-    def is_due(self, graph: fx.GraphModule, args: Sequence[Any], everything: bool) -> bool:
+    def is_due(self, plan: PartitionedModel, everything: bool) -> bool:
         """Whether kernels are to be compared with torch now: for the first inputs of a graph, for other shapes only
         when ``everything`` is due. They are compared then.
         """
-        kind = self._kind(graph, args)
-        due = kind not in self._compared and (everything or id(graph) not in self._compared)
+        due = plan.kind not in self._compared and (everything or plan.kind[0] not in self._compared)
         if due:
-            self._compared |= {kind, id(graph)}
+            self.was_compared(plan)
         return due
 
-    def was_compared(self, graph: fx.GraphModule, args: Sequence[Any]) -> None:
-        self._compared |= {self._kind(graph, args), id(graph)}
+    def was_compared(self, plan: PartitionedModel) -> None:
+        self._compared |= {plan.kind, plan.kind[0]}
 
     def compare_again(self) -> None:
         self._compared.clear()
@@ -96,8 +95,9 @@ class Plans:
                 self._lowered.popitem(last=False)
         return self._lowered[kind]
 
-    def _partitioned(self, lowered: LoweredGraph) -> PartitionedModel:
-        return PartitionedModel(lowered, self._patterns, torch.get_num_threads(), self._insist, self.may_run)
+    def _partitioned(self, lowered: LoweredGraph, kind: tuple[Any, ...]) -> PartitionedModel:
+        threads = torch.get_num_threads()
+        return PartitionedModel(lowered, kind, self._patterns, threads, self._insist, self.may_run)
 
     def _refuse(self, weights: Iterable[nn.Parameter], reason: str) -> None:
         self._wrong.update(weights)

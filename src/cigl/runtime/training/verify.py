@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from cigl.runtime.training.weights import Patterns
 
 if TYPE_CHECKING:
+    from cigl.runtime.training.network import PartitionedModel
     from cigl.runtime.training.stretch import Stretch
 
 # Norm of the difference over the norm itself. Rounding gives 1e-7 to 1e-5 where nothing magnifies it.
@@ -66,13 +67,14 @@ def differences(ours: Tensors, theirs: Tensors) -> list[float]:
 def beyond_rounding(ours: Tensors, theirs: Tensors, most: float, again: Callable[[Rounded], Tensors]) -> float:
     """The largest difference that rounding does not explain, or 0.
 
-    ``again`` computes torch's once more, with each value in between passed through what it is given.
+    ``again`` computes the same operations in torch, with each value in between passed through what it is given.
     """
-    apart = differences(ours, theirs)
+    apart, plain = differences(ours, theirs), None
     for seed in range(_DRAWS):
         if max(apart, default=0.0) <= most:
             return 0.0
-        natural = differences(again(_Rounding(seed)), theirs)
+        plain = again(lambda x: x) if plain is None else plain  # not theirs, which may be of other operations
+        natural = differences(again(_Rounding(seed)), plain)
         apart = [0.0 if each <= _FACTOR * own else each for each, own in zip(apart, natural, strict=True)]
     return max(apart, default=0.0)
 
@@ -144,13 +146,13 @@ class Replay:
 
     def __init__(
         self,
-        plan: Callable[[Sequence[Any]], Any],
+        plan: PartitionedModel,
         graph: fx.GraphModule,
         inputs: Sequence[Any],
         patterns: Patterns,
         model: nn.Module,
     ):
-        self._plan, self.graph, self.inputs, self._patterns = plan, graph, list(inputs), patterns
+        self.plan, self._graph, self._inputs, self._patterns = plan, graph, list(inputs), patterns
         learned = {id(p) for p in model.parameters() if p.requires_grad}
         watched = any(module._backward_hooks or module._backward_pre_hooks for module in model.modules())
         self._learned = [p for p in inputs if id(p) in learned and not watched and not _is_watched(p, patterns)]
@@ -184,7 +186,7 @@ class Replay:
 
     def difference(self) -> str | None:
         """What differs beyond rounding, and by how much; None if nothing does."""
-        ours = self._computed_by(self._plan)
+        ours = self._computed_by(self.plan)
         theirs = (self._outputs, self._after, self._gradients)
         for number, (what, most) in enumerate(_PARTS):
             again = partial(self._again, number)
@@ -194,12 +196,12 @@ class Replay:
         return None
 
     def _again(self, number: int, rounded: Rounded) -> Tensors:
-        return self._computed_by(lambda given: _Rounded(self.graph, rounded).run(*given))[number]
+        return self._computed_by(lambda given: _Rounded(self._graph, rounded).run(*given))[number]
 
     def _computed_by(self, function: Callable[[Sequence[Any]], Any]) -> tuple[Tensors, ...]:
         """Outputs, statistics and gradients; the model's stay as they are."""
         learned = {id(p): p.detach().requires_grad_() for p in self._learned}  # whose hooks are not called
-        given = [learned.get(id(x), x.detach() if isinstance(x, Tensor) else x) for x in self.inputs]
+        given = [learned.get(id(x), x.detach() if isinstance(x, Tensor) else x) for x in self._inputs]
         now = torch.get_rng_state()
         try:
             torch.set_rng_state(self._random)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import peek_interpreter_stack
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from cigl.sparsify.agreement import Agreement
 from cigl.sparsify.checks import Checks
@@ -22,6 +25,11 @@ from cigl.sparsify.zeros import Zeros
 
 if TYPE_CHECKING:
     from cigl.sparsify.sparsifier import Sparsifier
+
+
+def outside_of_transforms() -> AbstractContextManager[Any]:
+    """Weights are written as they are, also where torch.func transforms the forward that is about to read them."""
+    return temporarily_clear_interpreter_stack() if peek_interpreter_stack() is not None else nullcontext()
 
 
 class Loop:
@@ -54,7 +62,8 @@ class Loop:
     def on_forward(self, module: nn.Module) -> None:
         changes = self.step is None or self.step.changes_weights(module.training)
         gathered = self._sparse._sharding.before_change() if changes else []
-        self._forward(module)
+        with outside_of_transforms():
+            self._forward(module)
         for group in gathered:
             group.unshard()
             group.wait_for_unshard()
@@ -84,7 +93,9 @@ class Loop:
 
     def torch_reads(self, parameters: Collection[nn.Parameter]) -> None:
         """Weights whose Z was held by sparse kernels are about to be read by torch."""
-        if self.step is not None:
+        if self.step is None:
+            return
+        with outside_of_transforms():
             self.step.put_in_force(layer for layer in self._sparse.layers if layer.parameter in parameters)
 
     def on_dense_gradient(self, layer: Layer, gradient: Tensor) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._dynamo.eval_frame import skip_code
 
 Forward = Callable[..., Any]
 
@@ -49,6 +50,11 @@ class TakenCalls:
     def take(self, module: nn.Module, call: Forward, is_root: bool) -> None:
         """Call this instead of the module."""
         taken = _RootCall(torch.compiler.disable(call, recursive=False)) if is_root else _Call(call)
+        if (
+            not is_root
+        ):  # Dynamo may look into it from a forward, but not begin with it: there is nothing to capture yet
+            for function in (call, _Call.__call__):
+                skip_code(function.__code__)
         self._calls[module] = module._compiled_call_impl = taken
 
     def has(self, module: nn.Module) -> bool:

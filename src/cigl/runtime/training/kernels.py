@@ -33,11 +33,10 @@ from cigl.runtime.training.rule import may_be_worth
 from cigl.runtime.training.single import SelfAttention, SingleLayer
 from cigl.runtime.training.stretch import Stretch
 from cigl.runtime.training.updates import ActiveUpdates
-from cigl.runtime.training.verify import NotDifferentiable, Replay
+from cigl.runtime.training.verify import Budget, NotDifferentiable, Replay
 from cigl.runtime.training.weights import Patterns, Positions
 
 _log = logging.getLogger("cigl")
-_REPLAYED = 400  # steps from one comparison of what is known to the next, so that they take at most 2 % of the time
 
 
 class TrainingKernels:
@@ -62,7 +61,8 @@ class TrainingKernels:
         self._model, self._needs_dense, self._needs_z, self._insist = model, needs_dense, needs_z, insist
         self._weights = sum(parameter.numel() for parameter in active)
         self._patterns, self._updates, self._calls = Patterns(active), ActiveUpdates(), TakenCalls()
-        self._plans = Plans(model, self._patterns, insist, self._refused)
+        self._budget = Budget()
+        self._plans = Plans(model, self._patterns, insist, self._refused, self._budget)
         self._capture: Capture | None = None  # made when it is first needed: it imports torch's compiler
         self._graphs: list[fx.GraphModule] = []  # kept, because plans know them by their id
         self._layers: dict[nn.Module, Sequence[SingleLayer]] = {}
@@ -70,7 +70,6 @@ class TrainingKernels:
         self._is_computing = False  # a forward of the whole model is under way that may run on kernels
         self._is_observing = False  # a graph is wanted, and not what it computes
         self._is_whole = False  # a forward is under way that is one graph, unless Dynamo finds otherwise
-        self._steps = _REPLAYED  # since something was compared
         self._replay: Replay | None = None
         self._alone: frozenset[nn.Parameter] = frozenset()  # what torch did not read in the last forward of the model
         self._used_elsewhere: set[nn.Parameter] = set()  # by the loss: a penalty on the weights themselves, say
@@ -190,7 +189,6 @@ class TrainingKernels:
             self._torch_reads()
             self._release()
         self._is_computing = not dense
-        self._steps += 1
         try:
             with forward_of(model, self._in_torch if dense else self._on_kernels):
                 return model._call_impl(*args, **kwargs)
@@ -234,7 +232,7 @@ class TrainingKernels:
         """What Dynamo keeps for as long as it likes: it must not keep the model."""
         run = WeakMethod(self._run_graph)
         self._graphs.append(graph)
-        self._steps = _REPLAYED  # compare the capture, too, in the next step that torch computes
+        self._budget.is_owed = True  # compare the capture, too, in the next step that torch computes
 
         def call(*args: Any) -> Any:
             found = run()
@@ -252,13 +250,12 @@ class TrainingKernels:
         if plan is None:
             self._uncaptured()
             return graph.forward(*args)
-        is_compared = not self._plans.is_due(plan, everything=self._steps >= _REPLAYED)
+        is_compared = not self._plans.is_due(plan, everything=self._budget.allows())
         self._alone = plan.alone if is_whole and is_compared else frozenset()
         self._torch_reads(self._alone)
         for stretch in plan.stretches:
             stretch.check = None if is_compared else self._plans.check
             self.sparse.update(stretch.parameters)
-        self._steps = self._steps if is_compared else 0
         return plan(args)
 
     def _uncaptured(self) -> None:
@@ -272,12 +269,14 @@ class TrainingKernels:
 
     def _in_torch(self, own: Forward, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A step that torch computes anyway; from time to time on kernels, too, before the weights move."""
-        self._replay, replay = None, self._new_replay(args, kwargs)
+        with self._budget.spending():
+            self._replay, replay = None, self._new_replay(args, kwargs)
         result = own(*args, **kwargs)
         if replay is not None:
             self.is_comparing = True
             try:
-                replay.torch_computed(result)
+                with self._budget.spending():
+                    replay.torch_computed(result)
                 self._replay = replay
             except NotDifferentiable as error:
                 _log.info("a step could not be compared: %s", error)
@@ -286,7 +285,7 @@ class TrainingKernels:
         return result
 
     def _new_replay(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Replay | None:
-        if self._steps < _REPLAYED or not torch.is_grad_enabled() or _saves_by_hooks():
+        if not self._budget.allows() or not torch.is_grad_enabled() or _saves_by_hooks():
             return None
         if self._captured().mode is not Mode.WHOLE:
             self._plans.compare_again()
@@ -295,7 +294,7 @@ class TrainingKernels:
         plan = None if observed is None else self._plans.of(observed.graph, observed.inputs)
         if observed is None or plan is None:
             return None
-        self._steps = 0
+        self._budget.is_owed = False
         return Replay(plan, observed.graph, observed.inputs, self._patterns, self._model)
 
     def _observed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Observed | None:
@@ -322,7 +321,7 @@ class TrainingKernels:
         if replay is None or not replay.is_possible:
             return
         try:
-            with self._patterns.apart():
+            with self._patterns.apart(), self._budget.spending():
                 found = replay.difference()
         except Exception as error:  # what can't be compared is not used
             found = f"the model on sparse kernels can't be compared with torch ({error!r})"

@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 
 from cigl.runtime.training.graphs import LoweredGraph, NotLowered, lower_graph
 from cigl.runtime.training.network import PartitionedModel
-from cigl.runtime.training.verify import Check
+from cigl.runtime.training.verify import Budget, Check
 from cigl.runtime.training.weights import Patterns
 
 _SHAPES = 6  # of inputs, whose programs are kept; the one not used for longest goes first
@@ -21,14 +21,16 @@ _LOWERED = 32  # kinds of inputs whose networks are kept
 class Plans:
     """For the graphs of one model. ``refused`` is told why something must run in torch."""
 
-    def __init__(self, model: nn.Module, patterns: Patterns, insist: bool, refused: Callable[[str], None]):
+    def __init__(
+        self, model: nn.Module, patterns: Patterns, insist: bool, refused: Callable[[str], None], budget: Budget
+    ):
         self._model, self._patterns, self._insist, self._refused = model, patterns, insist, refused
         self._names: dict[int, str] = {}
         self._lowered: OrderedDict[Any, LoweredGraph | None] = OrderedDict()
         self._plans: OrderedDict[Any, PartitionedModel | None] = OrderedDict()
         self._wrong: set[nn.Parameter] = set()  # weights with which kernels have computed something else than torch
         self._compared: set[Any] = set()  # graphs, by their id, and kinds of their inputs
-        self.check = Check(patterns, self._refuse)
+        self.check = Check(patterns, self._refuse, budget)
 
     def of(self, graph: fx.GraphModule, args: Sequence[Any]) -> PartitionedModel | None:
         """For inputs like these; None where all of it runs in torch."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import singledispatch
+from functools import partial, singledispatch
 from typing import Any
 
 import torch
@@ -288,10 +288,9 @@ class _Run(torch.autograd.Function):
         own = [found.get(parameter) if parameter in reached else None for parameter in stretch.parameters]
         result = [*shaped, *own]
         if ctx.check is not None:
-            expected = _in_torch(ctx, saved, gradients)
-            again = lambda rounded: _in_torch(ctx, saved, gradients, rounded)  # noqa: E731
-            if not ctx.check.gradients_agree(stretch, result, expected, again):
-                return *none, *expected
+            in_torch = partial(_in_torch, ctx, saved, gradients)
+            if (others := ctx.check.torch_gradients(stretch, result, in_torch)) is not None:
+                return *none, *others
         return *none, *result
 
 
@@ -299,7 +298,7 @@ _FIRST = 3  # of the tensors among the arguments
 
 
 def _in_torch(
-    ctx: Any, saved: Sequence[Tensor], gradients: Sequence[Tensor | None], rounded: Rounded | None = None
+    ctx: Any, saved: Sequence[Tensor], gradients: Sequence[Tensor | None], rounded: Rounded
 ) -> list[Tensor | None]:
     """The gradients as torch computes them, of copies in the same memory: hooks of the tensors are not called."""
     asked = ctx.needs_input_grad[_FIRST:]

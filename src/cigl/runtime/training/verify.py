@@ -12,7 +12,9 @@ are changed by a few units in their last place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 # Norm of the difference over the norm itself. Rounding gives 1e-7 to 1e-5 where nothing magnifies it.
 OUTPUTS, GRADIENTS = 1e-3, 1e-2
+SHARE = 0.02  # of the time of training that comparing may take
 _SMALL = 1e-3  # of the largest norm: of a tensor with less, rounding may be all there is
 _ROUNDING = 1e-6  # of a value, as sums in another order differ
 _FACTOR = 10.0  # how much more than that of torch's own result is still rounding
@@ -73,10 +76,14 @@ def beyond_rounding(ours: Tensors, theirs: Tensors, most: float, again: Callable
     for seed in range(_DRAWS):
         if max(apart, default=0.0) <= most:
             return 0.0
-        plain = again(lambda x: x) if plain is None else plain  # not theirs, which may be of other operations
+        plain = again(_unchanged) if plain is None else plain  # not theirs, which may be of other operations
         natural = differences(again(_Rounding(seed)), plain)
         apart = [0.0 if each <= _FACTOR * own else each for each, own in zip(apart, natural, strict=True)]
     return max(apart, default=0.0)
+
+
+def _unchanged(x: Tensor) -> Tensor:
+    return x
 
 
 class _Rounding:
@@ -93,23 +100,45 @@ class _Rounding:
         return x + _ROUNDING * noise * (size.abs() + size.square().mean().sqrt())
 
 
+class Budget:
+    """The time that comparing may take: at most a share of training, but for what was never compared.
+
+    A clock decides nothing else: whether a step is compared or not, its numbers are the same bits.
+    """
+
+    def __init__(self) -> None:
+        self._began, self._spent = time.perf_counter(), 0.0
+        self.is_owed = True  # something new is to be compared, whatever it takes
+
+    def allows(self) -> bool:
+        return self.is_owed or self._spent <= SHARE * (time.perf_counter() - self._began)
+
+    @contextmanager
+    def spending(self) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._spent += time.perf_counter() - began
+
+
 class Check:
     """Of stretches in their first step. ``refuse`` is told which weights kernels must not compute with, and why."""
 
-    def __init__(self, patterns: Patterns, refuse: Callable[[Iterable[nn.Parameter], str], None]):
-        self._patterns, self._refuse = patterns, refuse
+    def __init__(self, patterns: Patterns, refuse: Callable[[Iterable[nn.Parameter], str], None], budget: Budget):
+        self._patterns, self._refuse, self._budget = patterns, refuse, budget
 
     def outputs_agree(self, stretch: Stretch, ours: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
-        with torch.no_grad():
+        with torch.no_grad(), self._budget.spending():
             theirs = stretch.in_torch(inputs)
             shaped = [each.view(other.shape) for each, other in zip(ours, theirs, strict=True)]
             worst = beyond_rounding(shaped, theirs, OUTPUTS, lambda rounded: stretch.in_torch(inputs, rounded=rounded))
         return self._agree(stretch, worst, "outputs")
 
-    def gradients_agree(
-        self, stretch: Stretch, ours: Tensors, theirs: Tensors, again: Callable[[Rounded], Tensors]
-    ) -> bool:
-        """Of a sparse weight where it is not zero: elsewhere kernels compute no gradient."""
+    def torch_gradients(
+        self, stretch: Stretch, ours: Tensors, in_torch: Callable[[Rounded], Tensors]
+    ) -> Tensors | None:
+        """torch's, if ours are others. Of a sparse weight where it is not zero: elsewhere kernels compute none."""
         tensors = [*[None] * len(stretch.inputs), *stretch.parameters]
 
         def shown(gradients: Tensors) -> Tensors:
@@ -118,8 +147,10 @@ class Check:
                 for each, own in zip(gradients, tensors, strict=True)
             ]
 
-        worst = beyond_rounding(shown(ours), shown(theirs), GRADIENTS, lambda rounded: shown(again(rounded)))
-        return self._agree(stretch, worst, "gradients")
+        with self._budget.spending():
+            theirs = in_torch(_unchanged)
+            worst = beyond_rounding(shown(ours), shown(theirs), GRADIENTS, lambda rounded: shown(in_torch(rounded)))
+        return None if self._agree(stretch, worst, "gradients") else theirs
 
     def _agree(self, stretch: Stretch, worst: float, what: str) -> bool:
         if not worst:

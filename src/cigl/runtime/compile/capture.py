@@ -11,6 +11,9 @@ from torch.utils import _pytree as pytree
 from cigl.runtime.compile.inputs import Signature
 
 
+HINT = "; pass example_inputs=(x,), with an input x, and torch.export captures it"
+
+
 @dataclass
 class Capture:
     """``structure`` is torch's TreeSpec of the output where the graph returns a flat list."""

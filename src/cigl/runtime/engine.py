@@ -12,6 +12,7 @@ import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
@@ -60,8 +61,13 @@ def sparse_inference(
         model: The model; its weights are copied.
         plan: Repeats the assignments of an earlier ``fast.plan()``, without timing.
         example_inputs: A tuple of inputs or a dict of keyword inputs. They let torch.export read models that torch.fx
-            can't trace, as those of Transformers; sizes may differ from the examples' as far as the model doesn't
-            depend on them. What neither can read runs in torch, with each sparse layer on its own kernels.
+            can't follow, as those of Transformers, and forwards that ask for types, torch's modes, autocast, random
+            numbers or variables outside of the model; sizes may differ from the examples' as far as the model doesn't
+            depend on them. What neither can read runs in torch, with each sparse layer on its own kernels. A model
+            that ``finalize(loader)`` returned has examples already.
+
+    The first outputs are compared with those of the model in torch, which is kept in memory until then. If they are
+    others, a warning says so, and the model runs in torch from then on.
 
     >>> import torch
     >>> from torch import nn
@@ -85,7 +91,10 @@ def engine_of(model: nn.Module, plan: dict[str, Any] | None, example_inputs: Exa
         dense = of_module(reason.model, "", weights)
         compared = Comparison(plain) if engines else None
         return _warned(LayerByLayer(reason.model, engines, ["; ".join(notes) + ".", *sentences(dense)], compared))
-    compared = Comparison(twin(model), "" if given or isinstance(model, Captured) else HINT)
+    if isinstance(model, Captured):  # which is a graph already: what leads to no output is left out
+        compared = Comparison(_InTorch(replace(network, units=list(network.units))))
+    else:
+        compared = Comparison(twin(model), "" if given else HINT)
     engines, weights = replace_layers(modules_in_torch(network), _layer_engine, layer_plans)
     fuse(network)
     if library.available():
@@ -360,6 +369,9 @@ class _InTorch(nn.Module):
     def __init__(self, network: Network):
         super().__init__()
         self._network = network
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _InTorch:
+        return _InTorch(self._network)  # a call changes nothing
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return run_in_torch(self._network, self._network.signature.bind(args, kwargs))

@@ -7,7 +7,6 @@ with it.) Inputs of other kinds, which come later, are compared with the capture
 
 from __future__ import annotations
 
-import copy
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from cigl.runtime.compile.tracing import sharing_parameters
 from cigl.runtime.layers import in_torch
 
 TOLERANCE = 1e-4  # of the largest value
@@ -25,9 +25,8 @@ _FLIPPED = 1e-3  # share of whole numbers and truth values, as those of argmax, 
 
 
 def twin(model: nn.Module) -> nn.Module:
-    """A copy with the same parameters, for plain torch: what a call changes is its own."""
-    memo: dict[int, Any] = {id(each): each for each in model.parameters()}
-    return in_torch(copy.deepcopy(model, memo))
+    """A copy with the same parameters, for plain torch."""
+    return in_torch(sharing_parameters(model))
 
 
 @torch.no_grad()

@@ -71,9 +71,12 @@ def captures(
             yield from exported()
         yield capture
     except refusal as error:
+        if remembered:
+            yield from exported()
         reasons.append(str(error) if examples is None else str(error).removesuffix(HINT))
-    if remembered:
-        yield from exported()
+    else:
+        if remembered and not capture.notes:
+            yield from exported()
 
 
 def arguments(examples: Examples) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -87,12 +87,16 @@ class Tracer(fx.Tracer):
 
     def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
         """The graph; ``Asked`` if the forward asks what a graph can't know, also where it went on without an answer."""
+        copied_root = sharing_parameters(root)  # which may keep stand-ins, or draw from what it holds
         try:
             with self.questions.watching():
-                graph = super().trace(root, concrete_args)
+                graph = super().trace(copied_root, concrete_args)
         except Exception as error:
             raise self._reason(error, 0) from error
         self._refuse(0)
+        for node in graph.nodes:
+            if node.op == "get_attr" and not hasattr(root, str(node.target).partition(".")[0]):  # made while tracing
+                setattr(root, str(node.target), getattr(copied_root, str(node.target)))
         return graph
 
     def _refuse(self, since: int) -> None:
@@ -201,6 +205,11 @@ def copied(model: nn.Module) -> nn.Module:
             f"the model can't be copied ({error}): make pruning and parametrizations permanent first "
             "(torch.nn.utils.prune.remove, cigl's finalize)."
         ) from error
+
+
+def sharing_parameters(model: nn.Module) -> nn.Module:
+    """A copy with the same parameters: what else a call changes is its own."""
+    return copy.deepcopy(model, {id(each): each for each in model.parameters()})
 
 
 def hooked(module: nn.Module) -> bool:

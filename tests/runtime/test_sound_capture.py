@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from nets import close, sparse
 from torch import nn
 
 import cigl
@@ -20,7 +21,6 @@ from cigl.errors import CiglError, CiglWarning
 from cigl.runtime.compile import tracing
 from cigl.runtime.engine import SparseInference
 from cigl.runtime.remembered import recalled, remember
-from tests.runtime.nets import close, sparse
 
 SWITCHES = {"relu": True}
 SCALE = 2.0
@@ -98,7 +98,7 @@ ASKING = {
     "a class": lambda self, x: F.relu(self.first(x)) if Settings.relu else self.first(x),
     "a closure": closure(),
     "swallowed": swallowed,
-}  # fmt: skip
+}
 OFTEN = {  # which differ from call to call
     "random numbers of Python": lambda self, x: self.first(x) * random.gauss(0, 1),
     "random.Random": lambda self, x: self.first(x) * self.draws.random(),

@@ -192,7 +192,9 @@ class SparseInference(nn.Module):
 
         try:
             found, state = self._run(inputs)
-        except _NotTaken as error:
+        except CiglError as error:
+            if error.__cause__ is None:  # ours, not what the graph has made of it
+                raise
             try:
                 right = expected()
             except Exception:  # it can't take them either
@@ -355,12 +357,8 @@ class SparseInference(nn.Module):
                     warnings.warn(sentence, CiglWarning, stacklevel=2)
 
 
-class _NotTaken(CiglError):
-    pass
-
-
-def _not_taken(shapes: Sequence[tuple[int, ...]], error: Exception) -> _NotTaken:
-    return _NotTaken(f"the model can't take inputs of shape {', '.join(map(str, shapes))}: {one_line(error)}.")
+def _not_taken(shapes: Sequence[tuple[int, ...]], error: Exception) -> CiglError:
+    return CiglError(f"the model can't take inputs of shape {', '.join(map(str, shapes))}: {one_line(error)}.")
 
 
 class _InTorch(nn.Module):
@@ -418,7 +416,9 @@ class LayerByLayer(SparseInference):
             except Exception:  # of inputs that it can't take
                 return outputs(model, args, kwargs)
             found = outputs(model, args, kwargs)
-            alike = agree(found, right) or not repeats(lambda: outputs(twin(model), args, kwargs), torch.get_rng_state())
+            alike = agree(found, right) or not repeats(
+                lambda: outputs(twin(model), args, kwargs), torch.get_rng_state()
+            )
             if alike:
                 comparison.passed(kind)
                 return found

@@ -24,7 +24,9 @@ def remember(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | N
     leaves, structure = pytree.tree_flatten((args, kwargs or {}))
     tensors = [each for each in leaves if isinstance(each, Tensor)]
     sizes = {each.shape[0] if each.dim() else None for each in tensors}
-    if not tensors or any(each is not None and not isinstance(each, (Tensor, bool, int, float, str)) for each in leaves):
+    if not tensors or any(
+        each is not None and not isinstance(each, (Tensor, bool, int, float, str)) for each in leaves
+    ):
         return
     images = _IMAGES if len(sizes) == 1 and None not in sizes else None  # where only some have images, all are needed
     kept = [each[:images].detach().clone() if isinstance(each, Tensor) and each.dim() else each for each in leaves]

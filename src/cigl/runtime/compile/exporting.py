@@ -22,6 +22,7 @@ from cigl.runtime.compile.conditions import Condition, from_source
 from cigl.runtime.compile.inputs import Path, Signature, parameters
 from cigl.runtime.compile.translating import translate
 
+
 @dataclass(frozen=True)
 class Remembered:
     """Example inputs that nobody gave for this: used where there is no graph without them."""

@@ -38,7 +38,7 @@ class Proxy(fx.Proxy):
     tracer: Tracer
 
     @property
-    def __class__(self) -> Any:  # what isinstance asks where the type itself doesn't answer it
+    def __class__(self) -> Any:  # type: ignore[misc]  # what isinstance asks where the type itself doesn't answer it
         frame = inspect.currentframe()
         caller = asker(frame.f_back if frame else None)
         if caller is not None:
@@ -112,7 +112,7 @@ class Tracer(fx.Tracer):
         return error
 
     def to_bool(self, obj: fx.Proxy) -> bool:
-        return self._stopped(super().to_bool, obj)
+        return bool(self._stopped(super().to_bool, obj))
 
     def iter(self, obj: fx.Proxy) -> Any:
         return self._stopped(super().iter, obj)

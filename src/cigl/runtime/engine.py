@@ -227,8 +227,8 @@ class SparseInference(nn.Module):
             engines, found = {}, right
         shapes = ", ".join(str(tuple(each.shape)) for each in inputs)
         note = (
-            f"for inputs of shape {shapes}, what was captured computes something else than the model, so the model runs "
-            f"in torch{', and its sparse layers one by one' if engines else ''}{comparison.hint}."
+            f"for inputs of shape {shapes}, what was captured computes something else than the model, so the model "
+            f"runs in torch{', and its sparse layers one by one' if engines else ''}{comparison.hint}."
         )
         with self._lock:
             self._instead = (model,)

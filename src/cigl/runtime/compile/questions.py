@@ -23,6 +23,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType, MethodType, ModuleType
 from typing import Any
@@ -246,7 +247,7 @@ def _autocasts() -> set[CodeType]:
 def _compares_identity(code: CodeType) -> bool:
     """Whether it has an ``is`` with anything but a constant, as None."""
     found = [each for each in dis.get_instructions(code) if each.opname not in _SKIPPED]
-    return any(b.opname == "IS_OP" and a.opname != "LOAD_CONST" for a, b in zip(found, found[1:], strict=False))
+    return any(b.opname == "IS_OP" and a.opname != "LOAD_CONST" for a, b in pairwise(found))
 
 
 @functools.lru_cache(maxsize=256)

@@ -6,6 +6,8 @@ import copy
 import dis
 import inspect
 import operator
+import os
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,16 @@ from cigl.runtime.compile.parsing import is_known
 from cigl.runtime.compile.questions import Questions, about_attribute, asker
 
 _TORCH = str(Path(torch.__file__).parent)
+_alone = threading.RLock()  # two that change nn.Module would not change it back
+
+
+def _renew_lock() -> None:
+    global _alone
+    _alone = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _recorded(function: Callable[..., Any]) -> Callable[[fx.Proxy, Any], fx.Proxy]:
@@ -84,12 +96,13 @@ class Tracer(fx.Tracer):
     def __init__(self) -> None:
         super().__init__()
         self.questions = Questions()
+        self._thread = threading.get_ident()
 
     def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
         """The graph; ``Asked`` if the forward asks what a graph can't know, also where it went on without an answer."""
         copied_root = sharing_parameters(root)  # which may keep stand-ins, or draw from what it holds
         try:
-            with self.questions.watching():
+            with _alone, self.questions.watching():
                 graph = super().trace(copied_root, concrete_args)
         except Exception as error:
             raise self._reason(error, 0) from error
@@ -110,6 +123,16 @@ class Tracer(fx.Tracer):
         if len(self.questions.asked) > since and not isinstance(error, fx.proxy.TraceError):
             return Asked(self.questions.asked[since])
         return error
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if threading.get_ident() != self._thread:  # torch.fx changes nn.Module while it traces, for all threads
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        if threading.get_ident() != self._thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
         return bool(self._stopped(super().to_bool, obj))
@@ -158,6 +181,8 @@ class PartialTracer(Tracer):
         return super().create_proxy(kind, target, *rest, **more)
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        if threading.get_ident() != self._thread:
+            return super().call_module(m, forward, args, kwargs)
         before, stack = len(self.graph.nodes), self.module_stack.copy()
         asked = len(self.questions.asked)
         try:

@@ -68,7 +68,7 @@ def decode_graph(
 
 
 def _check_calls(nodes: list[Node], model: nn.Module) -> None:
-    """An engine computes what others read, and knows some calls by heart: one with other arguments is refused by all."""
+    """Each takes its arguments. Not every engine would notice: what nobody reads is not computed."""
     for number, node in enumerate(nodes):
         if node.op == "module":
             called: Any = type(model.get_submodule(node.name)).forward

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import operator
 import pickle
 import random
@@ -345,3 +346,21 @@ def test_what_is_remembered_is_small_and_fits():
     asks = net(ASKING["hasattr"])
     remember(asks, (torch.zeros(8, 31),))  # of a model that was changed since
     assert "one by one" in quietly(cigl.sparse_inference, asks)[1][0]
+
+
+def test_a_wrapped_forward_is_named_as_the_reason():
+    def given_by_name(forward):
+        @functools.wraps(forward)
+        def inner(self, *args, **kwargs):
+            return forward(self, *args, **kwargs)
+
+        return inner
+
+    class Wrapped(nn.Linear):
+        @given_by_name
+        def forward(self, x, mask=None, scale=None, **more):
+            return super().forward(x)
+
+    said = quietly(cigl.sparse_inference, Wrapped(4, 4))[1]
+    assert "torch.fx can't read a forward that is wrapped by another function" in said[0]
+    assert "example_inputs=(x,)" in said[0]

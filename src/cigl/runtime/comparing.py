@@ -99,7 +99,11 @@ def _drawn(call: Callable[[], Any], state: Tensor) -> Any:
 def kind_of(inputs: Any) -> Any:
     """What inputs have in common that are compared once: their structure, types and dimensions, but no sizes."""
     leaves, structure = pytree.tree_flatten(inputs)
-    return structure, *((each.dtype, each.dim()) if isinstance(each, Tensor) else type(each) for each in leaves)
+    return structure, *kinds(leaves)
+
+
+def kinds(leaves: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple((each.dtype, each.dim()) if isinstance(each, Tensor) else type(each) for each in leaves)
 
 
 class Comparison:

@@ -23,7 +23,7 @@ from cigl.errors import CiglError, CiglWarning, one_line
 from cigl.preprocessing import Preprocessing
 from cigl.runtime import plan as plans
 from cigl.runtime.assignment import Assignment, assign
-from cigl.runtime.comparing import Comparison, agree, drawing_from, is_random, kind_of, outputs, repeats, twin
+from cigl.runtime.comparing import Comparison, agree, drawing_from, is_random, kind_of, kinds, outputs, repeats, twin
 from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.capture import HINT, Captured
 from cigl.runtime.compile.exporting import Examples
@@ -161,7 +161,7 @@ class SparseInference(nn.Module):
         if self._instead:
             return outputs(self._instead[0], args, kwargs)
         inputs = self._network.signature.bind(args, kwargs)
-        kind = kind_of(inputs)
+        kind = kinds(inputs)
         with torch.no_grad():
             if self._comparison is None or self._comparison.knows(kind):
                 return self._run(inputs)[0]

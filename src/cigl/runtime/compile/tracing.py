@@ -49,8 +49,8 @@ class Proxy(fx.Proxy):
 
     tracer: Tracer
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]  # what isinstance asks where the type itself doesn't answer it
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # what isinstance asks where the type itself doesn't answer it
         frame = inspect.currentframe()
         caller = asker(frame.f_back if frame else None)
         if caller is not None:

@@ -105,7 +105,6 @@ def test_arguments_of_modules(tmp_path, given, message):
 @pytest.mark.parametrize(
     "nodes",
     [
-        [function("getattr", at(0))],
         [function("torch.transpose", at(0), 5, 9)],
         [function("torch.permute", at(0), "shape")],
         [function("torch.nn.functional.conv2d", at(0), at(1), None, {"tuple": [at(0), at(0)]})],
@@ -132,15 +131,20 @@ def test_calls_that_make_no_sense_are_refused_when_they_are_made(tmp_path, nodes
             assert f"at node {1 + len(nodes)}, {wrong['op']} {wrong['name']}: " in str(caught.value)
 
 
+def test_a_call_without_its_arguments_is_refused(tmp_path):
+    for engine in ("sparse", "dense"):
+        with pytest.raises(CiglError, match="node 1 of its graph, function getattr, is called with wrong arguments"):
+            load_of(tmp_path / "a.cigl", function("getattr", at(0)), engine=engine)
+
+
 @pytest.mark.parametrize("activation", [fields("Hardswish", inplace=False), fields("Tanh"), fields("Sigmoid")])
 def test_an_activation_called_with_two_arguments_is_refused(tmp_path, activation):
     given = {"0": fields("Linear", in_features=3, out_features=3, bias=False), "1": activation}
     call = {"op": "module", "name": "1", "args": [at(1), at(0)]}
     for engine in ("sparse", "dense"):
         weights = [("0.weight", (3, 3))]
-        model = load_of(tmp_path / "a.cigl", module("0", 0), call, modules=given, weights=weights, engine=engine)
-        with pytest.raises(CiglError):
-            model(torch.randn(2, 3))
+        with pytest.raises(CiglError, match="can't be loaded: node 2 of its graph, module 1, is called with wrong arg"):
+            load_of(tmp_path / "a.cigl", module("0", 0), call, modules=given, weights=weights, engine=engine)
 
 
 def test_a_wrong_input_of_a_dense_model_names_the_node(tmp_path):

@@ -12,29 +12,33 @@ import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from cigl.errors import CiglError, CiglWarning, one_line
 from cigl.preprocessing import Preprocessing
 from cigl.runtime import plan as plans
 from cigl.runtime.assignment import Assignment, assign
+from cigl.runtime.comparing import Comparison, agree, drawing_from, is_random, kind_of, kinds, outputs, repeats, twin
 from cigl.runtime.compile import operations as op
+from cigl.runtime.compile.capture import HINT, Captured
 from cigl.runtime.compile.exporting import Examples
 from cigl.runtime.compile.fusing import fuse
 from cigl.runtime.compile.lowering import Untraceable, lower
 from cigl.runtime.compile.network import Network
 from cigl.runtime.compile.tracing import copied
 from cigl.runtime.dense import in_torch, of_module, sentences, without_kernel
+from cigl.runtime.layers import in_torch as in_torch_alone
 from cigl.runtime.layers import modules_in_torch, replace_layers
 from cigl.runtime.pickling import pickled
 from cigl.runtime.predicting import Predictions, predict
 from cigl.runtime.program import library
 from cigl.runtime.program.packed import pack
+from cigl.runtime.remembered import recalled
 from cigl.runtime.schedule import OtherShape, Schedule, Survey, fitting, run_in_torch, survey
 
 SCHEDULES = 64  # shapes whose buffers are kept; the one not used for longest goes first
@@ -57,8 +61,13 @@ def sparse_inference(
         model: The model; its weights are copied.
         plan: Repeats the assignments of an earlier ``fast.plan()``, without timing.
         example_inputs: A tuple of inputs or a dict of keyword inputs. They let torch.export read models that torch.fx
-            can't trace, as those of Transformers; sizes may differ from the examples' as far as the model doesn't
-            depend on them. What neither can read runs in torch, with each sparse layer on its own kernels.
+            can't follow, as those of Transformers, and forwards that ask for types, torch's modes, autocast, random
+            numbers or variables outside of the model; sizes may differ from the examples' as far as the model doesn't
+            depend on them. What neither can read runs in torch, with each sparse layer on its own kernels. A model
+            that ``finalize(loader)`` returned has examples already.
+
+    The first outputs are compared with those of the model in torch, which is kept in memory until then. If they are
+    others, a warning says so, and the model runs in torch from then on.
 
     >>> import torch
     >>> from torch import nn
@@ -67,25 +76,31 @@ def sparse_inference(
     >>> fast(torch.ones(2, 8)).shape
     torch.Size([2, 4])
     """
-    return engine_of(copied(model), plan, example_inputs)
+    return engine_of(copied(model), plan, recalled(model) if example_inputs is None else example_inputs)
 
 
 def engine_of(model: nn.Module, plan: dict[str, Any] | None, example_inputs: Examples | None) -> SparseInference:
     """``sparse_inference`` of a model in eval mode that nobody else has: its tensors become the engine's."""
-    layer_plans = plans.of_layers(plan)
+    layer_plans, given = plans.of_layers(plan), example_inputs is not None
     try:
         network = lower(model, example_inputs)
     except Untraceable as reason:
+        plain = twin(reason.model)
         engines, weights = replace_layers({"": reason.model}, _layer_engine, layer_plans)
         notes = [*reason.notes, "so the model runs in torch, and its sparse layers one by one"]
         dense = of_module(reason.model, "", weights)
-        return _warned(LayerByLayer(reason.model, engines, ["; ".join(notes) + ".", *sentences(dense)]))
+        compared = Comparison(plain) if engines else None
+        return _warned(LayerByLayer(reason.model, engines, ["; ".join(notes) + ".", *sentences(dense)], compared))
+    if isinstance(model, Captured):  # which is a graph already: what leads to no output is left out
+        compared = Comparison(_InTorch(replace(network, units=list(network.units))))
+    else:
+        compared = Comparison(twin(model), "" if given else HINT)
     engines, weights = replace_layers(modules_in_torch(network), _layer_engine, layer_plans)
     fuse(network)
     if library.available():
         pack(network)
         network.notes += in_torch(network, weights)
-    return _warned(SparseInference(network, plan, engines))
+    return _warned(SparseInference(network, plan, engines, compared))
 
 
 def _warned(engine: SparseInference) -> SparseInference:
@@ -120,6 +135,7 @@ class SparseInference(nn.Module):
         network: Network,
         plan: dict[str, Any] | None = None,
         layers: Mapping[str, SparseInference] | None = None,
+        comparison: Comparison | None = None,
     ):
         super().__init__()
         self._network = network
@@ -129,6 +145,8 @@ class SparseInference(nn.Module):
         self._lock = threading.Lock()
         self._facts: dict[Any, Survey] = {}
         self._said: set[str] = set()
+        self._comparison = comparison
+        self._instead: tuple[nn.Module, ...] = ()  # what computes since a comparison failed
         self.classes: tuple[str, ...] | None = None  # as a file names them
         self.preprocessing: Preprocessing | None = None  # as a file describes it
         self.training = False
@@ -140,12 +158,84 @@ class SparseInference(nn.Module):
         return self._network.notes
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self._instead:
+            return outputs(self._instead[0], args, kwargs)
         inputs = self._network.signature.bind(args, kwargs)
+        kind = kinds(inputs)
         with torch.no_grad():
+            if self._comparison is None or self._comparison.knows(kind):
+                return self._run(inputs)[0]
+            with self._comparison.lock:
+                if not self._instead and not self._comparison.knows(kind):
+                    return self._compared(self._comparison, kind, inputs, args, kwargs)
+        return self(*args, **kwargs)
+
+    def _run(self, inputs: Sequence[Any]) -> tuple[Any, Tensor | None]:
+        """The outputs, and the state of torch's random numbers before those that they depend on."""
+        schedule = self._schedule(inputs)
+        state = None if self._comparison is None else torch.get_rng_state()
+        try:
+            return schedule(inputs), state
+        except OtherShape:
+            return run_in_torch(self._network, inputs), state
+
+    def _compared(
+        self, comparison: Comparison, kind: Any, inputs: list[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """The first outputs for inputs of a kind. If the model in torch has others, it computes from now on."""
+        model = comparison.model
+
+        def expected() -> Any:
+            if model is None:  # it was right for other inputs
+                return run_in_torch(self._network, [each.clone() for each in inputs])
+            return outputs(twin(model), args, kwargs)
+
+        try:
+            found, state = self._run(inputs)
+        except CiglError as error:
+            if error.__cause__ is None:  # ours, not what the graph has made of it
+                raise
             try:
-                return self._schedule(inputs)(inputs)
-            except OtherShape:
-                return run_in_torch(self._network, inputs)
+                right = expected()
+            except Exception:  # it can't take them either
+                raise error from error.__cause__
+            return self._give_up(comparison, inputs, args, kwargs, right)
+        assert state is not None
+        with drawing_from(state):
+            try:
+                right = expected()
+            except Exception as error:  # an assertion, which the graph is without
+                raise _not_taken([tuple(each.shape) for each in inputs], error) from error
+        if not agree(found, right) and not (self._draws() and is_random(expected, state)):
+            return self._give_up(comparison, inputs, args, kwargs, right)
+        comparison.passed(kind)
+        return found
+
+    def _draws(self) -> bool:
+        """Whether a call in torch may draw random numbers when it runs."""
+        return any(isinstance(unit.operation, op.InTorch) for unit in self._network.units)
+
+    def _give_up(
+        self, comparison: Comparison, inputs: list[Any], args: Sequence[Any], kwargs: Mapping[str, Any], right: Any
+    ) -> Any:
+        """Leave it to torch from now on, with kernels for single layers if these are right."""
+        model = comparison.model or _InTorch(self._network)
+        engines = dict(replace_layers({"": model}, _layer_engine, {}).engines)
+        found = outputs(model, args, kwargs)
+        if not agree(found, right):
+            in_torch_alone(model)
+            engines, found = {}, right
+        shapes = ", ".join(str(tuple(each.shape)) for each in inputs)
+        note = (
+            f"for inputs of shape {shapes}, what was captured computes something else than the model, so the model "
+            f"runs in torch{', and its sparse layers one by one' if engines else ''}{comparison.hint}."
+        )
+        with self._lock:
+            self._instead = (model,)
+            self._network, self._layers = Network(notes=[*self._network.notes, note]), engines
+            self._entries, self._schedules = {}, OrderedDict()
+        warnings.warn(note, CiglWarning, stacklevel=2)
+        return found
 
     def predict(
         self,
@@ -185,6 +275,7 @@ class SparseInference(nn.Module):
         with self._lock:  # another thread may be adding a schedule
             schedules = list(self._schedules.values())
         inside = sum(engine.bytes for engine in self._layers.values())
+        inside += 0 if self._comparison is None else self._comparison.bytes
         return sum(weights.values()) + sum(schedule.bytes for schedule in schedules) + inside
 
     def train(self, mode: bool = True) -> SparseInference:
@@ -244,8 +335,7 @@ class SparseInference(nn.Module):
         try:
             facts = survey(self._network, inputs)
         except Exception as error:
-            wrong = f"the model can't take inputs of shape {', '.join(map(str, shapes))}"
-            raise CiglError(f"{wrong}: {one_line(error)}.") from error
+            raise _not_taken(shapes, error) from error
         self._say_what_runs_dense(facts)
         return facts
 
@@ -267,6 +357,24 @@ class SparseInference(nn.Module):
                     warnings.warn(sentence, CiglWarning, stacklevel=2)
 
 
+def _not_taken(shapes: Sequence[tuple[int, ...]], error: Exception) -> CiglError:
+    return CiglError(f"the model can't take inputs of shape {', '.join(map(str, shapes))}: {one_line(error)}.")
+
+
+class _InTorch(nn.Module):
+    """What was captured, without kernels."""
+
+    def __init__(self, network: Network):
+        super().__init__()
+        self._network = network
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _InTorch:
+        return _InTorch(self._network)  # a call changes nothing
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return run_in_torch(self._network, self._network.signature.bind(args, kwargs))
+
+
 class _Progress:
     """Says once what is happening, when it takes long."""
 
@@ -285,14 +393,45 @@ class _Progress:
 class LayerByLayer(SparseInference):
     """A model that could not be captured: torch runs it, with engines for its sparse layers."""
 
-    def __init__(self, model: nn.Module, layers: Mapping[str, SparseInference], notes: list[str]):
-        super().__init__(Network(notes=notes), layers=layers)
-        self._model = (model,)  # in a tuple: its parameters are not the engine's
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Mapping[str, SparseInference],
+        notes: list[str],
+        comparison: Comparison | None = None,
+    ):
+        super().__init__(Network(notes=notes), layers=layers, comparison=comparison)
+        self._instead = (model,)  # in a tuple: its parameters are not the engine's
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        args, kwargs = pytree.tree_map_only(Tensor, Tensor.clone, (args, kwargs))  # which the model may change
-        with torch.no_grad():
-            return self._model[0](*args, **kwargs)
+        comparison, model = self._comparison, self._instead[0]
+        kind = None if comparison is None else kind_of((args, kwargs))
+        if comparison is None or comparison.knows(kind):
+            return outputs(model, args, kwargs)  # which are given copies, as the model may change them
+        with comparison.lock:
+            plain = twin(model)
+            try:
+                with drawing_from(torch.get_rng_state()):
+                    right = outputs(plain, args, kwargs)
+            except Exception:  # of inputs that it can't take
+                return outputs(model, args, kwargs)
+            found = outputs(model, args, kwargs)
+            alike = agree(found, right) or not repeats(
+                lambda: outputs(twin(model), args, kwargs), torch.get_rng_state()
+            )
+            if alike:
+                comparison.passed(kind)
+                return found
+            return self._leave_to_torch(right)
+
+    def _leave_to_torch(self, right: Any) -> Any:
+        in_torch_alone(self._instead[0])
+        note = "the sparse layers compute something else than the model, so the model runs in torch alone."
+        with self._lock:
+            self._layers, self._comparison = {}, None
+            self._network = Network(notes=[*self._network.notes, note])
+        warnings.warn(note, CiglWarning, stacklevel=3)
+        return right
 
 
 def _kind(x: Tensor) -> tuple[Any, ...]:
@@ -319,6 +458,8 @@ _engines: WeakSet[SparseInference] = WeakSet()
 def _renew_locks() -> None:
     for engine in _engines:
         engine._lock = threading.Lock()
+        if engine._comparison is not None:
+            engine._comparison.lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

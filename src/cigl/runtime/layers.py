@@ -35,6 +35,14 @@ class SparseForward:
         return type(self.layer).forward(self.layer, input)
 
 
+def in_torch(model: nn.Module) -> nn.Module:
+    """The model with its layers as they were before ``replace_layers``."""
+    for module in model.modules():
+        if isinstance(vars(module).get("forward"), (SparseForward, SparseRecurrent)):
+            del module.forward
+    return model
+
+
 def modules_in_torch(network: Network) -> dict[str, nn.Module]:
     """The modules that torch runs, each with its first name."""
     found: dict[nn.Module, str] = {}

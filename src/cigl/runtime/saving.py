@@ -26,6 +26,7 @@ from cigl.runtime.format.encode import Unsupported, encode_graph
 from cigl.runtime.format.entries import entries, read_entries
 from cigl.runtime.format.graph import LOGITS, Graph
 from cigl.runtime.format.tensors import count_nonzero, named_tensors, pack, same_bits, unpack
+from cigl.runtime.remembered import recalled
 
 _ENGINES = ("sparse", "dense")
 
@@ -57,7 +58,7 @@ def save(
         report: Of ``cigl.evaluate``, to be read with ``cigl.runtime.describe``.
         plan: What ``fast.plan()`` returned, to be followed by ``cigl.load``.
         about: Plain data of yours.
-        example_inputs: A tuple of inputs or a dict of keyword inputs, for models that torch.fx can't trace; see
+        example_inputs: A tuple of inputs or a dict of keyword inputs, for models that torch.fx can't follow; see
             ``sparse_inference``.
         classes: The names of the classes, in the order of their numbers.
         preprocessing: How an image becomes an input, for ``fast.predict`` and `cigl predict`.
@@ -82,6 +83,8 @@ def save(
         )
     temperature = unwrapped_temperature(model, temperature)
     model, _ = unwrap(model)
+    if example_inputs is None:
+        example_inputs = recalled(model)
     plain = plain_copy(model)
     description: dict[str, Any] = {
         "architecture": {"class": type(model).__name__, "text": str(plain)},

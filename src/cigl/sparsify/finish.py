@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from cigl.batches import default_forward
 from cigl.copying import deep_copy
 from cigl.errors import CiglError, CiglWarning
+from cigl.runtime.remembered import remember
 from cigl.sparsify.averaging import Mean, Snapshots
 from cigl.sparsify.batch_norm import Forward, reestimate_batch_norm, running_norms
 from cigl.sparsify.copies import make_plain
@@ -28,6 +32,8 @@ from cigl.sparsify.zeros import count_outside
 
 if TYPE_CHECKING:
     from cigl.sparsify.sparsifier import Sparsifier
+
+_log = logging.getLogger("cigl")
 
 
 def finalize(
@@ -142,12 +148,55 @@ def _reestimate(sparse: Sparsifier, model: nn.Module, loader: Iterable[Any] | No
     """Batch-norm statistics of the model to be returned; of a sharded one the mean of what the processes have seen."""
     if loader is None:
         return
-    reestimate_batch_norm(model, loader, forward)
+    if running_norms(model):
+        with _remembering(model):
+            reestimate_batch_norm(model, loader, forward)
+    else:
+        _remember_inputs(model, loader, forward)
     sharded = next((p for p in sparse.model.parameters() if is_sharded(p)), None)
     if sharded is not None and running_norms(model):
         statistics = [(norm.running_mean, norm.running_var) for norm in running_norms(model)]
         average_over_processes(sharded, [each for pair in statistics for each in pair if each is not None])
         reshard(model)  # its forward has gathered the weights
+
+
+class _Seen(Exception):
+    pass
+
+
+@contextmanager
+def _remembering(model: nn.Module, then_stop: bool = False) -> Iterator[None]:
+    """What the model is called with first are example inputs for cigl.save."""
+    seen: list[Any] = []
+
+    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not seen:
+            seen.append(None)
+            remember(model, args, kwargs)
+        if then_stop:
+            raise _Seen
+
+    handle = model.register_forward_pre_hook(note, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _remember_inputs(model: nn.Module, loader: Iterable[Any], forward: Forward | None) -> None:
+    """Of one batch, with which nothing is computed. What yields its batches only once is left alone."""
+    state = torch.get_rng_state()
+    try:
+        batches = iter(loader)
+        if batches is not loader:
+            batch = next(batches)
+            with _remembering(model, then_stop=True):
+                (forward or default_forward)(model, batch)
+    except Exception as error:  # a loader that isn't needed may be of any kind
+        if not isinstance(error, _Seen):
+            _log.debug("no example inputs could be read: %s", error)
+    finally:
+        torch.set_rng_state(state)
 
 
 def _count(n: Any) -> int:

@@ -169,7 +169,8 @@ class Sparsifier:
         Args:
             loader: Training data, to re-estimate batch-norm statistics. It is needed where the model has batch norm and
                 the returned weights are not those it was trained with (``needs_loader``); given for another method, the
-                statistics are still re-estimated.
+                statistics are still re-estimated. Of its first batch, two images are kept in memory as long as the
+                returned module lives: example inputs for ``cigl.save`` and ``cigl.sparse_inference``.
             forward: ``forward(model, batch)`` runs one batch, where the usual forms of a batch don't fit.
             average: False takes the current weights instead of the average.
             whole: Of a sharded model (FSDP2), return a plain one with all weights on every process, not a sharded one.

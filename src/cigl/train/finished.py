@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 import cigl.data
@@ -17,6 +18,7 @@ from cigl.errors import CiglError
 from cigl.preprocessing import Preprocessing
 from cigl.runtime.format.container import Damaged, is_shape
 from cigl.runtime.format.entries import entries, read_entries
+from cigl.runtime.remembered import remember
 from cigl.train.config import Config
 from cigl.train.folder import RunFolder
 from cigl.train.trainer import method_of
@@ -59,6 +61,7 @@ def finished_run(path: Path | str) -> FinishedRun:
     shape, classes, preprocessing = _inputs(about, file) if "shape" in about else _of_dataset(config)
     model = cigl.models.build(config.model, len(classes), shape)
     model.load_state_dict(state)
+    remember(model, (torch.zeros(2, *shape),))
     temperature = folder.read_json("result.json")["temperature"]
     report = Report.from_json(folder.path / ("report.json" if temperature is None else "report-temperature.json"))
     return FinishedRun(config, model.eval(), shape, classes, preprocessing, temperature, report)

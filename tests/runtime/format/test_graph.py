@@ -354,3 +354,33 @@ def test_any_arguments_of_a_module_are_refused_or_make_one(kind, data):
     except (ValueError, TypeError):
         return
     assert all(tensor.is_meta for tensor in named_tensors(module).values())
+
+
+SURPLUS = [
+    *({"op": "function", "name": name, "args": [X, True]} for name in ("torch.relu", "torch.sigmoid", "torch.tanh")),
+    *({"op": "method", "name": name, "args": [X, True]} for name in ("relu", "sigmoid", "tanh")),
+    {"op": "function", "name": "torch.clamp", "args": [X, 0, 6, True]},
+    {"op": "function", "name": "torch.softmax", "args": [X, 1, 3, None]},
+    {"op": "function", "name": "torch.nn.functional.relu", "args": [X, X]},
+    {"op": "method", "name": "softmax", "args": [X], "kwargs": {"dim": 1, "_stacklevel": 3}},
+]
+
+
+@pytest.mark.parametrize("node", SURPLUS, ids=lambda node: node["name"])
+def test_both_engines_refuse_arguments_that_torch_does_not_take(node):
+    graph = {"modules": {}, "nodes": [{"op": "input"}, node, {"op": "output", "args": [{"node": 1}]}]}
+    for make in (lambda model: model, cigl.sparse_inference):
+        with pytest.raises(CiglError, match="can't"):
+            make(decode_graph(graph, {}, set()))(torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("more", [{"args": [X, True]}, {"kwargs": {"surplus": 1}}], ids=["position", "name"])
+@pytest.mark.parametrize("module", [nn.Linear(3, 3), nn.ReLU(), nn.Dropout()], ids=lambda module: type(module).__name__)
+def test_a_module_with_surplus_arguments_is_no_graph(module, more):
+    """Also where nobody reads what it returns, which an engine leaves out."""
+    model = nn.Sequential(module).eval()
+    graph = encode_graph(model)
+    graph["nodes"][1] |= more
+    graph["nodes"][-1]["args"] = [X]
+    with pytest.raises(Damaged, match="node 1 of its graph, module 0, is called with wrong arguments"):
+        decode_graph(graph, dict(model.state_dict()), set())

@@ -10,6 +10,8 @@ from torch.utils import _pytree as pytree
 
 from cigl.runtime.compile.inputs import Signature
 
+HINT = "; pass example_inputs=(x,), with an input x, and torch.export captures it"
+
 
 @dataclass
 class Capture:

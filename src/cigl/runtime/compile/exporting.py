@@ -9,6 +9,7 @@ import ast
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,12 +17,21 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from cigl.errors import CiglError
-from cigl.runtime.compile.capture import Capture, Captured
+from cigl.runtime.compile.capture import HINT, Capture, Captured
 from cigl.runtime.compile.conditions import Condition, from_source
 from cigl.runtime.compile.inputs import Path, Signature, parameters
 from cigl.runtime.compile.translating import translate
 
-Examples = Sequence[Any] | Mapping[str, Any]
+
+@dataclass(frozen=True)
+class Remembered:
+    """Example inputs that nobody gave for this: used where there is no graph without them."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+Examples = Sequence[Any] | Mapping[str, Any] | Remembered
 CONSTANT = "captured_"  # begins the names of a graph's own tensors
 _TOLERANCE = 1e-4  # of the largest value
 
@@ -41,19 +51,39 @@ def captures(
     if isinstance(model, Captured):
         yield model.capture()
         return
-    if examples is not None:
+    remembered = isinstance(examples, Remembered)
+
+    def exported() -> Iterator[Capture]:
+        if examples is None:
+            return
         try:
             yield export(model, examples)
         except NotExported as error:
             reasons.append(f"torch.export can't capture the model: {error}")
+        except CiglError:
+            if not remembered:  # of the caller's examples
+                raise
+
+    if not remembered:
+        yield from exported()
     try:
-        yield trace(model)
+        capture = trace(model)
+        if remembered and capture.notes:
+            yield from exported()
+        yield capture
     except refusal as error:
-        reasons.append(str(error))
+        if remembered:
+            yield from exported()
+        reasons.append(str(error) if examples is None else str(error).removesuffix(HINT))
+    else:
+        if remembered and not capture.notes:
+            yield from exported()
 
 
 def arguments(examples: Examples) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The examples as positional and keyword arguments."""
+    if isinstance(examples, Remembered):
+        return examples.args, dict(examples.kwargs)
     if isinstance(examples, Mapping):
         return (), dict(examples)
     if isinstance(examples, tuple | list):

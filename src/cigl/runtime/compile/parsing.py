@@ -99,19 +99,26 @@ def _identity(input: Any, p: Any = None, training: Any = False, inplace: Any = F
     return op.Identity(), [_node(input)]
 
 
-def _relu(input: Any, inplace: Any = False) -> Parsed:
+def _relu(input: Any) -> Parsed:
     return op.Relu(), [_node(input)]
 
 
 def _activation(name: str) -> Callable[..., Parsed]:
-    def parser(input: Any, inplace: Any = False) -> Parsed:
-        return op.Activation(name), [_node(input)]
+    return lambda input: (op.Activation(name), [_node(input)])
 
-    return parser
+
+def _or_in_place(parser: Callable[..., Parsed]) -> Callable[..., Parsed]:
+    """For the functions that take ``inplace``."""
+
+    def parsed(input: Any, inplace: Any = False) -> Parsed:
+        _only_if(type(inplace) is bool)
+        return parser(input)
+
+    return parsed
 
 
 def _activation_module(name: str) -> Callable[..., Parsed]:
-    return lambda module, input: _activation(name)(input)  # a module takes no `inplace` when it is called
+    return lambda module, input: _activation(name)(input)
 
 
 def _gelu(input: Any, approximate: Any = "none") -> Parsed:
@@ -119,7 +126,12 @@ def _gelu(input: Any, approximate: Any = "none") -> Parsed:
     return op.Activation("gelu" if approximate == "none" else "gelu_tanh"), [_node(input)]
 
 
-def _clamp(input: Any, min: Any = None, max: Any = None, inplace: Any = False) -> Parsed:
+def _hardtanh(input: Any, min_val: Any = -1.0, max_val: Any = 1.0, inplace: Any = False) -> Parsed:
+    _only_if(type(inplace) is bool)
+    return _clamp(input, min_val, max_val)
+
+
+def _clamp(input: Any, min: Any = None, max: Any = None) -> Parsed:
     _only_if(min == 0 and max == 6)
     return op.Activation("relu6"), [_node(input)]
 
@@ -133,7 +145,11 @@ def _concat(tensors: Any, dim: Any = 0) -> Parsed:
     return op.Concat(dim, len(tensors)), [_node(each) for each in tensors]
 
 
-def _softmax(input: Any, dim: Any = None, _stacklevel: Any = 3, dtype: Any = None) -> Parsed:
+def _softmax_of_functional(input: Any, dim: Any = None, _stacklevel: Any = 3, dtype: Any = None) -> Parsed:
+    return _softmax(input, dim, dtype)
+
+
+def _softmax(input: Any, dim: Any = None, dtype: Any = None) -> Parsed:
     _only_if(type(dim) is int and dtype is None)
     return op.Softmax(dim), [_node(input)]
 
@@ -285,19 +301,23 @@ _MODULES: dict[type[nn.Module], Callable[..., Parsed]] = {
 }
 
 _FUNCTIONS: dict[Any, Callable[..., Parsed]] = {
-    F.relu: _relu,
+    F.relu: _or_in_place(_relu),
     F.relu_: _relu,
     torch.relu: _relu,
     torch.relu_: _relu,
     **dict.fromkeys((torch.sigmoid, F.sigmoid), _activation("sigmoid")),
     **dict.fromkeys((torch.tanh, F.tanh), _activation("tanh")),
-    **{getattr(F, name): _activation(name) for name in ("relu6", "silu", "hardsigmoid", "hardswish", "mish")},
+    **{
+        getattr(F, name): _or_in_place(_activation(name))
+        for name in ("relu6", "silu", "hardsigmoid", "hardswish", "mish")
+    },
     F.gelu: _gelu,
-    F.hardtanh: lambda input, min_val=-1.0, max_val=1.0, inplace=False: _clamp(input, min_val, max_val),
+    F.hardtanh: _hardtanh,
     torch.clamp: _clamp,
     **dict.fromkeys((operator.mul, operator.imul, torch.mul), _multiply),
     **dict.fromkeys((torch.cat, torch.concat), _concat),
-    **dict.fromkeys((torch.softmax, F.softmax), _softmax),
+    torch.softmax: _softmax,
+    F.softmax: _softmax_of_functional,
     operator.add: _add,
     operator.iadd: _add,
     torch.add: _add,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dis
 import inspect
 import operator
+import os
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -16,11 +18,22 @@ from torch import fx, nn
 
 from cigl.copying import deep_copy
 from cigl.errors import CiglError
-from cigl.runtime.compile.capture import Capture
+from cigl.runtime.compile.capture import HINT, Capture
 from cigl.runtime.compile.inputs import of_forward
 from cigl.runtime.compile.parsing import is_known
+from cigl.runtime.compile.questions import Questions, about_attribute, asker
 
 _TORCH = str(Path(torch.__file__).parent)
+_alone = threading.RLock()  # two that change nn.Module would not change it back
+
+
+def _renew_lock() -> None:
+    global _alone
+    _alone = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _recorded(function: Callable[..., Any]) -> Callable[[fx.Proxy, Any], fx.Proxy]:
@@ -30,8 +43,27 @@ def _recorded(function: Callable[..., Any]) -> Callable[[fx.Proxy, Any], fx.Prox
 class Proxy(fx.Proxy):
     """fx takes ``x += y`` for ``x = x + y``: then other names of the same tensor would miss the change.
 
-    An assert is taken to hold. (fx can record it only up to Python 3.10.)
+    An assert is taken to hold. (fx can record it only up to Python 3.10.) To isinstance and hasattr, a stand-in answers
+    for itself and not for what it stands for: that they were called is noted.
     """
+
+    tracer: Tracer
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # what isinstance asks where the type itself doesn't answer it
+        frame = inspect.currentframe()
+        caller = asker(frame.f_back if frame else None)
+        if caller is not None:
+            self.tracer.questions.ask("asks for the type of a value", caller)
+        return type(self)
+
+    def __getattr__(self, name: str) -> Attribute:
+        frame = inspect.currentframe()
+        caller = asker(frame.f_back if frame else None)
+        what = about_attribute(name, caller) if caller is not None else None
+        if what is not None:
+            self.tracer.questions.ask(what, caller)
+        return Attribute(self, name)
 
     def __bool__(self) -> bool:
         frame = inspect.currentframe()
@@ -41,6 +73,10 @@ class Proxy(fx.Proxy):
     __itruediv__, __ifloordiv__ = _recorded(operator.itruediv), _recorded(operator.ifloordiv)
     __imod__, __ipow__ = _recorded(operator.imod), _recorded(operator.ipow)
     __iand__, __ior__, __ixor__ = _recorded(operator.iand), _recorded(operator.ior), _recorded(operator.ixor)
+
+
+class Attribute(Proxy, fx.proxy.Attribute):
+    """Of a stand-in."""
 
 
 def _is_asserted(frame: FrameType | None) -> bool:
@@ -57,6 +93,61 @@ def _is_asserted(frame: FrameType | None) -> bool:
 class Tracer(fx.Tracer):
     """fx, with optional arguments at their defaults: a condition on them is decided while tracing."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.questions = Questions()
+        self._thread = threading.get_ident()
+
+    def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
+        """The graph; ``Asked`` if the forward asks what a graph can't know, also where it went on without an answer."""
+        copied_root = sharing_parameters(root)  # which may keep stand-ins, or draw from what it holds
+        try:
+            with _alone, self.questions.watching():
+                graph = super().trace(copied_root, concrete_args)
+        except Exception as error:
+            raise self._reason(error, 0) from error
+        self._refuse(0)
+        for node in graph.nodes:
+            if node.op == "get_attr" and not hasattr(root, str(node.target).partition(".")[0]):  # made while tracing
+                setattr(root, str(node.target), getattr(copied_root, str(node.target)))
+        return graph
+
+    def _refuse(self, since: int) -> None:
+        if len(self.questions.asked) > since:
+            raise Asked(self.questions.asked[since])
+
+    def _reason(self, error: Exception, since: int) -> Exception:
+        """Why a forward stopped: what follows from a wrong answer is not the reason."""
+        if "co_varnames" in str(error):
+            return NotTraced("torch.fx can't read a forward that is wrapped by another function with other arguments")
+        if len(self.questions.asked) > since and not isinstance(error, fx.proxy.TraceError):
+            return Asked(self.questions.asked[since])
+        return error
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if threading.get_ident() != self._thread:  # torch.fx changes nn.Module while it traces, for all threads
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        if threading.get_ident() != self._thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        return bool(self._stopped(super().to_bool, obj))
+
+    def iter(self, obj: fx.Proxy) -> Any:
+        return self._stopped(super().iter, obj)
+
+    def _stopped(self, ask: Callable[[fx.Proxy], Any], obj: fx.Proxy) -> Any:
+        """fx raises an error, which a forward may catch."""
+        try:
+            return ask(obj)
+        except fx.proxy.TraceError:
+            self.questions.ask("uses a value for control flow", inspect.currentframe())
+            raise
+
     def create_proxy(self, kind: str, target: Any, args: Any, *rest: Any, **more: Any) -> Any:
         if kind == "placeholder" and args:
             return args[0]
@@ -64,6 +155,17 @@ class Tracer(fx.Tracer):
 
     def proxy(self, node: fx.Node) -> Proxy:
         return Proxy(node, self)
+
+
+class NotTraced(Exception):
+    """Why there is no graph."""
+
+
+class Asked(NotTraced):
+    """A question as the reason."""
+
+    def __init__(self, question: str):
+        super().__init__(f"its forward {question}, which torch.fx can't follow")
 
 
 class PartialTracer(Tracer):
@@ -79,15 +181,21 @@ class PartialTracer(Tracer):
         return super().create_proxy(kind, target, *rest, **more)
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        before, stack = len(self.graph.nodes), self.module_stack.copy()
-        try:
+        if threading.get_ident() != self._thread:
             return super().call_module(m, forward, args, kwargs)
+        before, stack = len(self.graph.nodes), self.module_stack.copy()
+        asked = len(self.questions.asked)
+        try:
+            result = super().call_module(m, forward, args, kwargs)
+            self._refuse(asked)
+            return result
         except Exception as error:  # anything can go wrong in a forward that is given proxies
             for node in list(reversed(self.graph.nodes))[: len(self.graph.nodes) - before]:
                 self.graph.erase_node(node)
             self.module_stack = stack  # fx pops it only where a forward returns
             proxy = self.create_proxy("call_module", self.path_of_module(m), args, kwargs)
-            self.stopped.append(f"{self.path_of_module(m)} can't be traced: {where(error)}")
+            self.stopped.append(f"{self.path_of_module(m)} can't be traced: {where(self._reason(error, asked))}")
+            del self.questions.asked[asked:]  # torch runs it, with true tensors
             return proxy
 
 
@@ -118,6 +226,11 @@ def copied(model: nn.Module) -> nn.Module:
     return deep_copy(model).eval().requires_grad_(False)
 
 
+def sharing_parameters(model: nn.Module) -> nn.Module:
+    """A copy with the same parameters: what else a call changes is its own."""
+    return deep_copy(model, {id(each): each for each in model.parameters()})
+
+
 def hooked(module: nn.Module) -> bool:
     """Whether it has hooks, which torch.fx passes over unless it looks into the module. (Ours do nothing in a copy.)"""
     hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
@@ -138,10 +251,6 @@ _COMPARISONS = {operator.eq, operator.ne, operator.lt, operator.le, operator.gt,
 _ASKS = {getattr, operator.getitem, operator.mod, "size", "dim", *_COMPARISONS}
 
 
-class NotTraced(Exception):
-    """Why there is no graph."""
-
-
 def traced(model: nn.Module) -> Capture:
     """The graph, with submodules that stopped the tracing as one call each."""
     if hooked(model) or "forward" in vars(model):
@@ -154,6 +263,6 @@ def traced(model: nn.Module) -> Capture:
         graph = tracer.trace(model)
         remove_asserts(graph)
     except Exception as error:
-        raise NotTraced(f"the model can't be traced: {where(error)}") from error
+        raise NotTraced(f"the model can't be traced: {where(error)}{HINT}") from error
     names = [str(node.target) for node in graph.nodes if node.op == "placeholder"]
     return Capture(graph, of_forward(model, names), notes=tracer.stopped)

@@ -6,7 +6,9 @@ modules get memory for the file's own tensors only.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from torch import Tensor, nn
@@ -53,6 +55,7 @@ def decode_graph(
                 _give(module, name, f"{path}.{name}", tensors, parameters, shared)
             place, _, name = path.rpartition(".")
             _container(model, place).add_module(name, module)
+        _check_calls(nodes, model)
         for node in nodes:
             place, _, name = node.name.rpartition(".")
             if node.op == "tensor" and not _has(model, node.name):
@@ -62,6 +65,32 @@ def decode_graph(
     except Exception as error:  # torch.nn refuses arguments in many ways
         raise Damaged(f"its graph has {' '.join(str(error).split())[:200]}") from error
     return model.eval()
+
+
+def _check_calls(nodes: list[Node], model: nn.Module) -> None:
+    """Each takes its arguments. Not every engine would notice: what nobody reads is not computed."""
+    for number, node in enumerate(nodes):
+        if node.op == "module":
+            called: Any = type(model.get_submodule(node.name)).forward
+            takes, arguments = _parameters_of(called), (None, *node.args)
+        elif node.op == "function":
+            takes, arguments = _parameters_of(FUNCTIONS[node.name]), node.args
+        else:
+            continue
+        try:
+            if takes is not None:
+                takes.bind(*arguments, **node.kwargs)
+        except TypeError as error:
+            wrong = f"{node.op} {node.name}, is called with wrong arguments: {error}"
+            raise Damaged(f"node {number} of its graph, {wrong}") from error
+
+
+@lru_cache(maxsize=512)
+def _parameters_of(function: Any) -> inspect.Signature | None:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):  # most functions in C tell nothing
+        return None
 
 
 def _signature(data: Any, nodes: list[Node]) -> Signature:

@@ -1,0 +1,280 @@
+"""What a forward asks while torch.fx traces it that torch.fx answers wrongly, or once and for all.
+
+torch.fx runs a forward once, with stand-ins in the place of tensors. What depends on the type of a value, on torch's
+modes, on a variable outside of the model, on a state or on random numbers is then fixed in the graph, without an error.
+So every such question is written down, and a forward with one has no graph.
+
+Questions about a stand-in come to the stand-in (tracing.py). Others are seen as the interpreter runs the forward: the
+instructions that load a name, and the functions in C that are called. What is the model's own is no question: the
+engine has a copy, and nobody changes that.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import enum
+import functools
+import gc
+import inspect
+import linecache
+import random
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from types import CodeType, FrameType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+
+_HERE = str(Path(__file__).parent)
+_TORCH = str(Path(torch.__file__).parent)
+_NUMPY = str(Path(np.__file__).parent)
+_PYTHON = sysconfig.get_paths()["stdlib"]
+# where torch.fx asks for itself, and a module does when an attribute is set
+_FX = tuple(str(Path(_TORCH, file)) for file in ("fx", "overrides.py", "utils/_pytree.py", "nn/modules/module.py"))
+
+_MODES = {
+    getattr(torch, name)
+    for name in ("is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "is_autocast_cpu_enabled",
+                 "get_autocast_dtype", "get_autocast_cpu_dtype", "get_autocast_gpu_dtype")
+    if hasattr(torch, name)
+}  # fmt: skip
+_RANDOM = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum, property, type(...))
+_OF_GRADIENTS = {"grad", "grad_fn", "_base"}  # which are None or not
+_OBJECTS = {"dtype", "device", "layout"}
+_NOWHERE = object()
+_SKIPPED = {"PUSH_NULL", "PRECALL", "CACHE", "RESUME", "NOP", "EXTENDED_ARG", "MAKE_CELL", "COPY_FREE_VARS",
+            "COPY", "DUP_TOP"}  # fmt: skip
+
+
+class Questions:
+    """Those of one tracing, each as the end of a sentence that begins with "its forward"."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self._loaded: set[str] = set()  # attributes of modules
+
+    def ask(self, what: str, frame: FrameType | None) -> None:
+        self.asked.append(f"{what}{place(frame)}")
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While a forward is traced in this thread."""
+        before, state = (sys.gettrace(), sys.getprofile()), torch.get_rng_state()
+        collects = gc.isenabled()
+        gc.disable()  # what it calls is no part of the forward
+        sys.setprofile(self._called)
+        sys.settrace(self._entered)
+        try:
+            yield
+        finally:
+            sys.settrace(before[0])
+            sys.setprofile(before[1])
+            if collects:
+                gc.enable()
+            if not torch.equal(state, torch.get_rng_state()):
+                torch.set_rng_state(state)
+                self.ask("draws random numbers that don't come from its inputs", None)
+
+    def _entered(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
+        """Python calls this for each function that is entered, and what it returns for each of its instructions."""
+        if frame.f_code in _autocasts():
+            self.ask("opens an autocast block", frame)
+        if not is_own(frame.f_code):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return _Loads(self)
+
+    def _called(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event != "c_call":
+            return
+        whose = getattr(arg, "__self__", None)
+        if isinstance(whose, _RANDOM):
+            self.ask("draws random numbers that are not torch's", frame)
+        elif is_own(frame.f_code) and isinstance(arg, type(len)) and arg in _MODES:
+            self.ask(f"asks torch.{arg.__name__}()", frame)
+
+    def variable(self, name: str, value: Any, frame: FrameType) -> None:
+        """A name outside of the model: what is defined once is no question."""
+        constant = isinstance(value, _CONSTANTS) or (name.startswith("__") and name.endswith("__"))
+        defined = isinstance(value, (ModuleType, fx.Proxy)) or callable(value) or name == "TYPE_CHECKING"
+        if not constant and not defined:
+            self.ask(f"reads {name}, which is outside of the model and may change", frame)
+
+    def loaded(self, name: str, value: Any, frame: FrameType) -> None:
+        """An attribute of a module."""
+        self._loaded.add(name)
+        if hasattr(type(value), "__next__") and not isinstance(value, fx.Proxy):
+            self.ask(f"draws from {name}, a {type(value).__name__}", frame)
+
+    def stored(self, name: str, frame: FrameType) -> None:
+        if name in self._loaded:
+            self.ask(f"changes {name}, which it has read before", frame)
+
+
+class _Loads:
+    """One call of a function: what its instructions load, followed from attribute to attribute."""
+
+    def __init__(self, questions: Questions):
+        self._questions = questions
+        self._now: Any = _NOWHERE  # what the last instruction has loaded
+        self._name = ""
+        self._asker = ""  # type or callable, of which the argument is to come
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> _Loads:
+        if event == "opcode":
+            instruction = _instructions(frame.f_code).get(frame.f_lasti)
+            if instruction is not None and instruction.opname not in _SKIPPED:
+                self._step(instruction.opname, instruction.argval, frame)
+        return self
+
+    def _step(self, kind: str, name: Any, frame: FrameType) -> None:
+        before, self._now = self._now, _NOWHERE
+        if kind in ("LOAD_GLOBAL", "LOAD_NAME"):
+            found = frame.f_globals.get(name, _NOWHERE)
+            if found is not _NOWHERE:
+                self._questions.variable(name, found, frame)
+            else:
+                found = vars(builtins).get(name, _NOWHERE)
+            self._is_at(found, name, frame)
+        elif kind in ("LOAD_DEREF", "LOAD_CLASSDEREF") or kind.startswith("LOAD_FAST"):
+            found = _NOWHERE
+            for each in name if isinstance(name, tuple) else (name,):  # two in one instruction, from Python 3.13 on
+                found = frame.f_locals.get(each, _NOWHERE)
+            if kind in ("LOAD_DEREF", "LOAD_CLASSDEREF") and found is not _NOWHERE and _is_from_outside(name, frame):
+                self._questions.variable(name, found, frame)
+            self._is_at(found, str(name), frame)
+        elif kind in ("LOAD_ATTR", "LOAD_METHOD"):
+            if before is not _NOWHERE:
+                self._is_at(self._attribute(before, name, frame), f"{self._name}.{name}", frame)
+        elif kind in ("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR"):
+            self._questions.stored(name, frame)
+        elif self._asker and kind.startswith("CALL"):
+            self._asker = ""
+
+    def _is_at(self, found: Any, name: str, frame: FrameType) -> None:
+        if self._asker and isinstance(found, fx.Proxy):
+            self._questions.ask(f"asks for the type of a value, {self._asker}({name})", frame)
+        whose = found.__self__ if isinstance(found, MethodType) else found
+        if isinstance(whose, _RANDOM):
+            self._questions.ask("draws random numbers that are not torch's", frame)
+        self._asker = name if found is type or found is callable else ""
+        self._now, self._name = found, name
+
+    def _attribute(self, owner: Any, name: str, frame: FrameType) -> Any:
+        if isinstance(owner, fx.Proxy):
+            return _NOWHERE
+        if isinstance(owner, ModuleType):
+            found = vars(owner).get(name, _NOWHERE)
+            if found is not _NOWHERE and not _is_library(owner.__name__):
+                self._questions.variable(f"{self._name}.{name}", found, frame)
+            return found
+        if isinstance(owner, type):
+            return self._of_class(owner, name, frame)
+        for own in (_vars(owner), *(_vars(owner).get(kind) or {} for kind in ("_parameters", "_buffers", "_modules"))):
+            if name in own:
+                self._questions.loaded(name, own[name], frame)
+                return own[name]
+        if isinstance(owner, nn.Module):
+            self._questions._loaded.add(name)
+            return self._of_class(type(owner), name, frame, plain=True)
+        return _NOWHERE
+
+    def _of_class(self, owner: type, name: str, frame: FrameType, plain: bool = False) -> Any:
+        """A class is the same for all copies. Its plain values, read of a model, are taken for constants."""
+        found = inspect.getattr_static(owner, name, _NOWHERE)
+        if isinstance(found, (staticmethod, classmethod)):
+            found = found.__func__
+        described = hasattr(type(found), "__get__") or found is _NOWHERE or isinstance(found, Tensor)
+        if not described and not _is_library(owner.__module__) and not (plain and _is_plain(found)):
+            self._questions.variable(f"{self._name}.{name}", found, frame)
+        return _NOWHERE if described and not callable(found) else found
+
+
+def is_own(code: CodeType) -> bool:
+    """Whether code is neither Python's nor torch's nor numpy's nor that of the tracing."""
+    return _is_own_file(code.co_filename)
+
+
+@functools.cache
+def _is_own_file(file: str) -> bool:
+    if file.startswith((_TORCH, _NUMPY, _HERE, "<frozen", "<__array_function__")):
+        return False
+    return not file.startswith(_PYTHON) or "site-packages" in file or "dist-packages" in file
+
+
+def asker(frame: FrameType | None) -> FrameType | None:
+    """The function that asks a stand-in, unless it is torch.fx itself."""
+    while frame is not None and frame.f_code.co_name == "__instancecheck__":
+        frame = frame.f_back
+    return None if frame is None or frame.f_code.co_filename.startswith((*_FX, _HERE)) else frame
+
+
+def about_attribute(name: str, frame: FrameType) -> str | None:
+    """What a function asks that reads an attribute of a stand-in just now; None if it reads it to compute with it."""
+    instruction = _instructions(frame.f_code).get(frame.f_lasti)
+    if instruction is None or instruction.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
+        return f"asks whether a value has {name!r}"  # with hasattr or getattr
+    if name in _OF_GRADIENTS or (name in _OBJECTS and _compares_identity(frame.f_code)):
+        return f"asks for {name!r} of a value"
+    return None
+
+
+def place(frame: FrameType | None) -> str:
+    """The user's line, for a message."""
+    while frame is not None and not is_own(frame.f_code):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    return f" in {file}, line {line}: {linecache.getline(file, line).strip()}".rstrip(": ")
+
+
+@functools.cache
+def _autocasts() -> set[CodeType]:
+    kinds = (torch.autocast, *torch.autocast.__subclasses__())
+    return {vars(kind)["__enter__"].__code__ for kind in kinds if "__enter__" in vars(kind)}
+
+
+@functools.lru_cache(maxsize=256)
+def _compares_identity(code: CodeType) -> bool:
+    """Whether it has an ``is`` with anything but a constant, as None."""
+    found = [each for each in dis.get_instructions(code) if each.opname not in _SKIPPED]
+    return any(b.opname == "IS_OP" and a.opname != "LOAD_CONST" for a, b in pairwise(found))
+
+
+@functools.lru_cache(maxsize=256)
+def _instructions(code: CodeType) -> dict[int, dis.Instruction]:
+    return {each.offset: each for each in dis.get_instructions(code)}
+
+
+def _is_from_outside(name: str, frame: FrameType) -> bool:
+    """Whether a variable of an enclosing function is not one of a function that runs now."""
+    if name == "__class__" or name in frame.f_code.co_cellvars:
+        return False
+    outer = frame.f_back
+    while outer is not None and name not in outer.f_code.co_cellvars:
+        outer = outer.f_back
+    return outer is None or outer.f_locals.get(name, _NOWHERE) is not frame.f_locals.get(name)
+
+
+def _is_library(module: str | None) -> bool:
+    top = (module or "").partition(".")[0]
+    return top in ("torch", "numpy", "builtins") or top in sys.stdlib_module_names
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) in (tuple, frozenset):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (bool, int, float, complex, str, bytes, torch.Size)
+
+
+def _vars(owner: Any) -> dict[str, Any]:
+    return getattr(owner, "__dict__", {}) if not isinstance(owner, fx.Proxy) else {}

@@ -1,7 +1,7 @@
 """Whether kernels compute what torch does: compared while they run.
 
-Two nets. A step of the whole model that torch computes (the first of a new graph, and those that need a dense gradient)
-is computed once more by the captured graph on kernels, from the same weights, statistics and random numbers, before the
+Two nets. A step of the whole model that torch computes anyway (the first, and those that need a dense gradient) is
+computed once more by the captured graph on kernels, from the same weights, statistics and random numbers, before the
 weights move: this compares the capture, too. And a stretch of which no such step was compared is compared with torch
 where it first runs: outputs when they are there, gradients in the backward.
 

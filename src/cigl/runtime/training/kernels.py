@@ -409,8 +409,11 @@ class TrainingKernels:
 
     def _is_worth(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether a call may have enough work for kernels; else there is no need to capture it."""
-        inputs = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        return self._insist or may_be_worth(self._weights, inputs)
+        if self._insist:
+            return True
+        plain = len(args) == 1 and not kwargs and isinstance(args[0], Tensor)
+        leaves = args if plain else pytree.tree_leaves((args, kwargs))
+        return may_be_worth(self._weights, [leaf for leaf in leaves if isinstance(leaf, Tensor)])
 
     def _release(self) -> None:
         """Give up the memory of programs before a step in torch: activations are held once, not twice."""

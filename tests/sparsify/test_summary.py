@@ -93,7 +93,7 @@ def test_it_prints_well():
     assert len({len(line) for line in lines[1:]}) == 1
     assert "24x12" in text
     model = mlp()
-    assert "no forward yet" in str(attach(model, sgd(model), "cigl").summary())
+    assert "not counted yet" in str(attach(model, sgd(model), "cigl").summary())
 
 
 def test_the_counting_hooks_go_away():
@@ -111,6 +111,6 @@ def test_a_compiled_first_forward_is_not_the_last_chance():
     model = mlp()
     sparse = attach(model, sgd(model), "rigl")
     torch.compile(model, backend="eager")(batch(1)[0])
-    assert "no forward yet" in str(sparse.summary())
+    assert "not counted yet" in str(sparse.summary())
     model(batch(1)[0])
-    assert "no forward yet" not in str(sparse.summary())
+    assert "not counted yet" not in str(sparse.summary())

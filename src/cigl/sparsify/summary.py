@@ -172,7 +172,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _times(value: float | None) -> str:
-    return "no forward yet" if value is None else f"{value:.4f}x"
+    return "not counted yet" if value is None else f"{value:.4f}x"
 
 
 def summarize(sparse: Sparsifier, places: Mapping[str, int], kernels: Kernels | None) -> Summary:

@@ -29,9 +29,9 @@ import cigl.data
 from cigl.calibrate import fit_temperature, mixup, predict
 from cigl.calibrate.report import report
 from cigl.data import Source
-from cigl.sparsify.layer import Layer
-from cigl.sparsify.methods import CigL
-from cigl.sparsify.schedule import Rise, Timetable, rise
+from cigl.sparsify.methods.catalogue import CigL
+from cigl.sparsify.methods.schedule import Rise, Timetable, rise
+from cigl.sparsify.parameters.layer import Layer
 from cigl.train.config import Config, resolve
 from cigl.train.trainer import Splits, Trainer
 

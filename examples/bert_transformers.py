@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
 
 import cigl
+from cigl.common.files import write
 from cigl.data import store
 from cigl.data.registry import from_npm
-from cigl.files import write
 from cigl.integrations.transformers import CigLCallback
 
 TOPICS = ("earn", "acq", "crude", "trade", "money-fx", "interest", "ship", "sugar")

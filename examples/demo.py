@@ -153,7 +153,7 @@ def write_page(
 ) -> Path:
     """One file that opens offline: what was found, a diagram per method, the table, and what to do next."""
     from cigl.calibrate import Report
-    from cigl.files import write
+    from cigl.common.files import write
     from cigl.report.bins_chart import diagrams
     from cigl.report.charts import At
     from cigl.report.document import document

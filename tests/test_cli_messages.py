@@ -150,7 +150,7 @@ def test_idle_threads_sleep():
 
 
 def test_ctrl_c_while_libraries_are_imported_is_one_line():
-    code = "import os, signal\nfrom cigl.interrupts import ends_at_once\n"
+    code = "import os, signal\nfrom cigl.common.interrupts import ends_at_once\n"
     code += "with ends_at_once():\n    os.kill(os.getpid(), signal.SIGINT)\nprint('not reached')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted.\n")

@@ -11,7 +11,7 @@ from torch.nn.utils import parametrize, prune
 
 import cigl
 from cigl import CiglError
-from cigl.copying import deep_copy, uncopyable
+from cigl.common.copying import deep_copy, uncopyable
 
 
 class Storing(nn.Module):

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from cigl.files import LEFTOVERS, is_locked, locked, whole_file
+from cigl.common.files import LEFTOVERS, is_locked, locked, whole_file
 
 
 def _fail_halfway(path):
@@ -46,7 +46,7 @@ def test_one_process_has_a_lock_at_a_time(tmp_path):
 
 
 def test_waiting_for_a_lock(tmp_path):
-    code = "import sys, pathlib; from cigl.files import locked\nwith locked(pathlib.Path(sys.argv[1])): print('mine')"
+    code = "import sys, pathlib; from cigl.common.files import locked\nwith locked(pathlib.Path(sys.argv[1])): print('mine')"
     with locked(tmp_path / "lock"):
         process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "lock")], stdout=subprocess.PIPE)
         with pytest.raises(subprocess.TimeoutExpired):
@@ -77,7 +77,7 @@ def test_locks_on_windows(tmp_path):
     code = (
         WINDOWS
         + """
-from cigl.files import is_locked, locked, write
+from cigl.common.files import is_locked, locked, write
 path = pathlib.Path(sys.argv[1]) / "lock"
 assert not is_locked(path)
 with locked(path):
@@ -96,7 +96,7 @@ write(path.with_name("a"), b"1")
 
 
 def test_waiting_for_a_lock_on_windows(tmp_path):
-    code = WINDOWS + "from cigl.files import locked\nwith locked(pathlib.Path(sys.argv[1])): print('mine')"
+    code = WINDOWS + "from cigl.common.files import locked\nwith locked(pathlib.Path(sys.argv[1])): print('mine')"
     with locked(tmp_path / "lock"):
         process = without_fcntl(code, tmp_path / "lock")
         with pytest.raises(subprocess.TimeoutExpired):
@@ -106,8 +106,8 @@ def test_waiting_for_a_lock_on_windows(tmp_path):
 
 def test_where_files_cannot_be_locked_a_sentence_says_so(tmp_path):
     code = """
-from cigl.errors import CiglError
-from cigl.files import locked
+from cigl.common.errors import CiglError
+from cigl.common.files import locked
 try:
     with locked(pathlib.Path(sys.argv[1])):
         print("locked")

@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from cigl.errors import CiglError
-from cigl.images import image_files, read, separate, to_image
+from cigl.common.errors import CiglError
+from cigl.common.images import image_files, read, separate, to_image
 
 ARRAY = np.random.default_rng(0).integers(0, 256, (6, 5, 3), dtype=np.uint8)
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import cigl
 from cigl import CiglError
 from cigl.cli import app
-from cigl.references import load_reference
+from cigl.common.references import load_reference
 from cigl.study.store import StudyFolder
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -12,9 +12,9 @@ from safetensors import safe_open
 from typer.testing import CliRunner
 
 import cigl
-from cigl import tensors
 from cigl.cli import app
 from cigl.cli.predict import table
+from cigl.common import tensors
 from cigl.data.folder import scan
 from cigl.train.evaluate import evaluate_run
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from cigl import CiglError, tensors
+from cigl import CiglError
+from cigl.common import tensors
 
 STATE = {
     "model": {"w": torch.randn(3, 4), "mask": torch.tensor([True, False]), "empty": torch.zeros(0, 2)},

@@ -5,19 +5,19 @@ Everything is imported when it is first used, so that the command line answers a
 
 from typing import TYPE_CHECKING
 
-from cigl.errors import CiglError, CiglWarning
-from cigl.lazy import lazy_attributes
+from cigl.common.errors import CiglError, CiglWarning
+from cigl.common.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from cigl import calibrate, data, models, runtime, sparsify, train
     from cigl.calibrate import reliability_diagrams
     from cigl.calibrate.compare import compare
     from cigl.calibrate.evaluate import evaluate
-    from cigl.preprocessing import Preprocessing
+    from cigl.common.preprocessing import Preprocessing
     from cigl.runtime import export_onnx, load, save, sparse_inference
     from cigl.sparsify import Sparsifier, constant, cosine, linear, reestimate_batch_norm, rise
     from cigl.sparsify.attach import attach
-    from cigl.sparsify.methods import Method, method, methods
+    from cigl.sparsify.methods.catalogue import Method, method, methods
 
 __version__ = "0.1.0"
 
@@ -57,10 +57,10 @@ __getattr__, __dir__ = lazy_attributes(
         "cigl.calibrate": "reliability_diagrams",
         "cigl.calibrate.compare": "compare",
         "cigl.calibrate.evaluate": "evaluate",
-        "cigl.preprocessing": "Preprocessing",
+        "cigl.common.preprocessing": "Preprocessing",
         "cigl.runtime": "export_onnx load save sparse_inference",
         "cigl.sparsify": "Sparsifier constant cosine linear reestimate_batch_norm rise",
         "cigl.sparsify.attach": "attach",
-        "cigl.sparsify.methods": "Method method methods",
+        "cigl.sparsify.methods.catalogue": "Method method methods",
     },
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def main() -> None:
-    from cigl.interrupts import ends_at_once
+    from cigl.common.interrupts import ends_at_once
 
     # Threads that wait for work must not take the cores from those that have some. Read when torch is imported.
     for name, value in (("OMP_WAIT_POLICY", "PASSIVE"), ("KMP_BLOCKTIME", "0")):

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 import cigl.data.check as checking
 from cigl.cli import app
+from cigl.common.errors import CiglError, CiglWarning
 from cigl.data.check import check, require_readable
 from cigl.data.folder import scan
-from cigl.errors import CiglError, CiglWarning
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import torch
 
 import cigl
 import cigl.data
+from cigl.common.errors import CiglError
 from cigl.data.catalogue import FETCHED
 from cigl.data.class_names import CIFAR100
-from cigl.errors import CiglError
 
 TWO = (torch.randn(6, 3, 4, 4), torch.arange(6) % 2)
 

@@ -13,6 +13,7 @@ from samples import cifar100_archive, labels, pixels, write_idx
 from server import serve
 
 import cigl.data
+from cigl.common.errors import CiglError
 from cigl.data import catalogue, store
 from cigl.data.catalogue import FETCHED, Dataset, Mirror
 from cigl.data.download import Remote
@@ -20,7 +21,6 @@ from cigl.data.facts import Facts, pixel_means
 from cigl.data.fetch import fetch
 from cigl.data.formats import Arrays, idx_folder
 from cigl.data.memory import Normal
-from cigl.errors import CiglError
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import os
 import pytest
 from samples import jpeg, tiny_imagenet_files, write_files
 
+from cigl.common.errors import CiglError
 from cigl.data.folder import scan
-from cigl.errors import CiglError
 
 DOT = jpeg(7, (8, 8), "L")
 

@@ -9,8 +9,8 @@ import torch
 from samples import idx_bytes, labels, tar_bytes
 
 import cigl.data
+from cigl.common.errors import CiglError
 from cigl.data.registry import from_debian, from_npm
-from cigl.errors import CiglError
 
 TGZ = tar_bytes({"package/data/x": idx_bytes(labels(3, 3))})
 

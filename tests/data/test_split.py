@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cigl.common.errors import CiglError
 from cigl.data.augment import ImageStore
 from cigl.data.memory import Images, MemorySplit, Normal, Vectors
-from cigl.errors import CiglError
 
 
 def vectors(labels):

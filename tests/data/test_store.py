@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import labels, pixels
 
+from cigl.common.errors import CiglError
 from cigl.data import store
 from cigl.data.formats import Arrays
-from cigl.errors import CiglError
 
 ARRAYS = Arrays(pixels(6, 3, 5, 4), labels(6, 3), pixels(2, 3, 5, 4, seed=1), labels(2, 2))
 

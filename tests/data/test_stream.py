@@ -7,7 +7,7 @@ from PIL import Image
 from samples import jpeg, tiny_imagenet_files, write_files
 
 import cigl.data
-from cigl.errors import CiglError, CiglWarning
+from cigl.common.errors import CiglError, CiglWarning
 
 
 @pytest.fixture

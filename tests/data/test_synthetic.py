@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import cigl.data
+from cigl.common.errors import CiglError
 from cigl.data import synthetic
-from cigl.errors import CiglError
 
 
 def test_made_here_and_without_a_trace(monkeypatch, tmp_path):

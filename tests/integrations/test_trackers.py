@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from cigl.errors import CiglError, CiglWarning
+from cigl.common.errors import CiglError, CiglWarning
 from cigl.integrations.trackers import TRACKERS, check_trackers
 from cigl.train.config import Config
 from cigl.train.folder import RunFolder

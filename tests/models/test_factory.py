@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 import cigl.models
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 
 MODULE = """
 from torch import nn

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import cigl.models
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 
 CIFAR, IMAGENET, GREY = (3, 32, 32), (3, 224, 224), (1, 28, 28)
 

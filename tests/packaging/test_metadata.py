@@ -13,8 +13,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import cigl
-from cigl import tensors
-from cigl.errors import CiglError
+from cigl.common import tensors
+from cigl.common.errors import CiglError
 from cigl.study import catalogue
 from cigl.study.store import StudyFolder
 from cigl.train.config import read_keys, resolve

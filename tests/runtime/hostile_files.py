@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 import cigl
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.runtime.format import container
 from cigl.runtime.format.allowed import MODULES
 

@@ -22,7 +22,7 @@ from saved_nets import sparsen
 from torch import nn
 
 import cigl
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.runtime.format import container
 from cigl.runtime.format.allowed import FUNCTIONS, METHODS, MODULES
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import cigl
 from cigl.cli import app
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.runtime import bench as benches
 from cigl.runtime.program import library
 

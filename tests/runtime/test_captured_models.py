@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import cigl
-from cigl.errors import CiglError, CiglWarning
+from cigl.common.errors import CiglError, CiglWarning
 from cigl.runtime.compile import operations as op
 from cigl.runtime.program import library
 from cigl.runtime.schedule import Schedule, fitting, survey

@@ -14,7 +14,7 @@ from nets import close, dense_result, drawn_nets, forced, sparse
 from torch import nn
 
 import cigl
-from cigl.errors import CiglError, CiglWarning
+from cigl.common.errors import CiglError, CiglWarning
 from cigl.runtime import engine as engines
 from cigl.runtime.program import library
 from cigl.runtime.schedule import Schedule

@@ -7,8 +7,8 @@ import torch
 from typer.testing import CliRunner
 
 import cigl
-from cigl import tensors
 from cigl.cli import app
+from cigl.common import tensors
 
 runner = CliRunner()
 QUICK = ["--train-size", "320", "--epochs", "2", "--update-every", "4", "--quiet"]

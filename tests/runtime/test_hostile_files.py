@@ -13,14 +13,14 @@ from saved_nets import sparsen
 from torch import nn
 
 import cigl
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.runtime import dense, describe, layers
 from cigl.runtime.compile.weights import Weight
 from cigl.runtime.dense import has_many_zeros
 from cigl.runtime.format import container, tensors
 
 HERE = Path(__file__).parent
-pytestmark = pytest.mark.filterwarnings("ignore::cigl.errors.CiglWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cigl.common.errors.CiglWarning")
 
 
 def lines(call):

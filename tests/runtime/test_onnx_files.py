@@ -12,7 +12,7 @@ from torch import nn
 
 import cigl
 from cigl.calibrate import TemperatureScaled
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 
 NAMES = ["cat", "dog", "größer"]
 PREPROCESSING = cigl.Preprocessing((10, 12), mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.5))

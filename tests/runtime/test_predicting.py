@@ -10,7 +10,7 @@ from PIL import Image
 from torch import nn
 
 import cigl
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.runtime.format import container
 
 NAMES = ["cat", "dog", "horse"]

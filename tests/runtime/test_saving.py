@@ -20,7 +20,7 @@ from torch.nn.utils import prune
 
 import cigl
 from cigl.calibrate import TemperatureScaled
-from cigl.errors import CiglError, CiglWarning
+from cigl.common.errors import CiglError, CiglWarning
 from cigl.runtime import SparseInference, describe
 from cigl.runtime.format import container
 from cigl.runtime.format.tensors import pack, unpack

@@ -18,7 +18,7 @@ from nets import close, sparse
 from torch import nn
 
 import cigl
-from cigl.errors import CiglError, CiglWarning
+from cigl.common.errors import CiglError, CiglWarning
 from cigl.runtime.compile import tracing
 from cigl.runtime.engine import SparseInference
 from cigl.runtime.remembered import recalled, remember

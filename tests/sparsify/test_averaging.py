@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cigl.sparsify.averaging import Mean, Snapshots
+from cigl.sparsify.methods.averaging import Mean, Snapshots
 
 
 @given(st.integers(1, 12), st.booleans())

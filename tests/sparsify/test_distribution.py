@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cigl import CiglError
-from cigl.sparsify.distribution import allocate
+from cigl.sparsify.methods.distribution import allocate
 
 SHAPES = {"a": (10, 10), "b": (40, 10), "c": (8, 4, 3, 3)}
 

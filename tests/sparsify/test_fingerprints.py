@@ -3,7 +3,7 @@ import zlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cigl.sparsify.fingerprints import _of_parts
+from cigl.sparsify.guards.fingerprints import _of_parts
 
 
 @given(st.lists(st.binary(max_size=70), min_size=1, max_size=5))

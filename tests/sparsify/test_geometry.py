@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from loops import attach, sgd
 from torch import nn
 
-from cigl.sparsify.geometry import Layout, layout_of
-from cigl.sparsify.select import select
+from cigl.sparsify.parameters.geometry import Layout, layout_of
+from cigl.sparsify.parameters.select import select
 
 transformers = pytest.importorskip("transformers")
 Conv1D = transformers.pytorch_utils.Conv1D

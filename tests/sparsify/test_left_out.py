@@ -11,7 +11,7 @@ from torch import nn
 
 import cigl
 from cigl import CiglError, CiglWarning
-from cigl.sparsify.select import select, warn_of_dense_majority
+from cigl.sparsify.parameters.select import select, warn_of_dense_majority
 
 
 def said(function):

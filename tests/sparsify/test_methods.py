@@ -10,12 +10,12 @@ from loops import attach, mlp, run, sgd
 
 import cigl
 import cigl.sparsify
-from cigl.sparsify.methods import Method, RigL, options
+from cigl.sparsify.methods.catalogue import Method, RigL, options
 
 OWN = """
 from dataclasses import dataclass
 from typing import Literal
-from cigl.sparsify.methods import RigL
+from cigl.sparsify.methods.catalogue import RigL
 
 @dataclass(frozen=True, kw_only=True)
 class LeastUsed(RigL):
@@ -156,7 +156,7 @@ def test_no_module_is_hidden_behind_its_function():
         assert getattr(cigl.sparsify, name) is module
         assert getattr(cigl, name) is getattr(module, name)
         assert not isinstance(getattr(cigl, name), ModuleType)
-    assert cigl.sparsify.methods() == cigl.methods()
+    assert cigl.sparsify.methods.catalogue() == cigl.methods()
     assert cigl.Method is Method
     assert issubclass(RigL, cigl.Method)
     model = mlp()
@@ -164,10 +164,8 @@ def test_no_module_is_hidden_behind_its_function():
     assert isinstance(sparse, cigl.Sparsifier)
 
 
-@pytest.mark.parametrize("first", ["cigl.sparsify.attach", "cigl.sparsify.methods", "cigl.sparsify", "cigl"])
+@pytest.mark.parametrize("first", ["cigl.sparsify.attach", "cigl.sparsify.methods.catalogue", "cigl.sparsify", "cigl"])
 def test_whichever_is_imported_first(first):
-    code = (
-        f"import {first}; import cigl, cigl.sparsify.methods as m; print(callable(cigl.sparsify.attach), m.RigL().name)"
-    )
+    code = f"import {first}; import cigl, cigl.sparsify.methods.catalogue as m; print(callable(cigl.sparsify.attach), m.RigL().name)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.split() == ["True", "rigl"]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cigl.sparsify.random_mask import Draw
+from cigl.sparsify.methods.random_mask import Draw
 
 SIZE = 50_000
 

@@ -2,8 +2,8 @@ import numpy as np
 import torch
 from scipy import stats
 
-from cigl.sparsify.random_mask import Draw
-from cigl.sparsify.random_numbers import key, uniform
+from cigl.sparsify.methods.random_mask import Draw
+from cigl.sparsify.tensors.random_numbers import key, uniform
 
 
 def test_fixed_numbers():

@@ -12,8 +12,8 @@ from loops import attach, batch, fresh, mlp, run, saved, sgd, states_equal
 from torch import nn
 
 import cigl
-from cigl.sparsify.methods import GMP, CigL
-from cigl.sparsify.schedule import Rise, Timetable
+from cigl.sparsify.methods.catalogue import GMP, CigL
+from cigl.sparsify.methods.schedule import Rise, Timetable
 
 shares = st.floats(0, 1)
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cigl import constant, cosine, linear
-from cigl.sparsify.schedule import CycleTimetable, Timetable
+from cigl.sparsify.methods.schedule import CycleTimetable, Timetable
 
 
 @pytest.mark.parametrize(

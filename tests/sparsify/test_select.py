@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from cigl import CiglError, CiglWarning
-from cigl.sparsify.select import select
+from cigl.sparsify.parameters.select import select
 
 
 class Tied(nn.Module):

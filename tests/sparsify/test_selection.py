@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from cigl.sparsify import selection
-from cigl.sparsify.selection import Request, largest, largest_of
-from cigl.sparsify.shards import Part
+from cigl.sparsify.tensors import topk as selection
+from cigl.sparsify.tensors.shards import Part
+from cigl.sparsify.tensors.topk import Request, largest, largest_of
 
 
 class Processes:

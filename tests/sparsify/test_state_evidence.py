@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cigl.sparsify.state_evidence import Verdict, judge
+from cigl.sparsify.optimizers.inference import Verdict, judge
 
 N = 200
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from loops import assert_zero_outside, attach, batch, mlp, run, sgd, step
 
 import cigl
-from cigl.sparsify.step import Phase, Update
+from cigl.sparsify.loop.step import Phase, Update
 
 
 def attached(method="cigl", **options):

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from cigl import CiglError
-from cigl.sparsify.selection import largest
-from cigl.sparsify.topology import Proposal, changes
+from cigl.sparsify.tensors.topk import largest
+from cigl.sparsify.tensors.topology import Proposal, changes
 
 
 def change(active, keep_scores, grow_scores, keep, grow):

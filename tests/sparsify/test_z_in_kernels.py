@@ -11,7 +11,7 @@ from torch import nn
 
 from cigl.runtime.program import library
 from cigl.runtime.training.patterns import Pattern
-from cigl.sparsify.random_numbers import mix
+from cigl.sparsify.tensors.random_numbers import mix
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="no kernels")
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from cigl import CiglError, tensors
+from cigl import CiglError
 from cigl.cli import app
+from cigl.common import tensors
 from cigl.runtime.program import library
 from cigl.train.config import Config
 from cigl.train.folder import RunFolder

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cigl.errors import CiglError, CiglWarning
+from cigl.common.errors import CiglError, CiglWarning
 from cigl.train.config import Config
 from cigl.train.finished import finished_run
 from cigl.train.run import resume, train

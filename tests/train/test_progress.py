@@ -7,7 +7,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from cigl.phases import phase, watching
+from cigl.common.phases import phase, watching
 from cigl.train.config import Config
 from cigl.train.progress import Display, Field, RunningMean, bar_line, duration, progress_bar
 from cigl.train.run import train

@@ -11,7 +11,7 @@ from processes import end, start
 from ranks_worker import DROPOUT, LONG, NORM, SMALL
 from test_run import outcome
 
-from cigl import tensors
+from cigl.common import tensors
 from cigl.train.folder import RunFolder
 from cigl.train.ranks import Ranks
 from cigl.train.run import train

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 import cigl
-from cigl import CiglError, CiglWarning, tensors
+from cigl import CiglError, CiglWarning
+from cigl.common import tensors
 from cigl.train.config import Config
 from cigl.train.evaluate import evaluate_run
 from cigl.train.folder import RunFolder

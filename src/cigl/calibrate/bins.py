@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 
 Array = NDArray[Any]
 MOST = 1000  # bins: each needs many samples to say anything, and every resample keeps a sum for each

@@ -13,9 +13,9 @@ from cigl.calibrate.intervals import percentile_interval
 from cigl.calibrate.registry import metric
 from cigl.calibrate.report import Estimate, Report
 from cigl.calibrate.words import cell
-from cigl.callable_module import make_callable
-from cigl.errors import CiglError, unknown
-from cigl.notebook import paragraphs, table
+from cigl.common.callable_module import make_callable
+from cigl.common.errors import CiglError, unknown
+from cigl.common.notebook import paragraphs, table
 
 _HEAD = ("", "a", "b", "a - b", "low", "high", "P(wrong sign)", "better")
 

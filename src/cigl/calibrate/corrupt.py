@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cigl.callable_module import make_callable
-from cigl.errors import CiglError, unknown
+from cigl.common.callable_module import make_callable
+from cigl.common.errors import CiglError, unknown
 
 SEVERITIES = (1, 2, 3, 4, 5)
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cigl.calibrate.report import Estimate, Report
-from cigl.errors import CiglError
-from cigl.files import whole_file
+from cigl.common.errors import CiglError
+from cigl.common.files import whole_file
 
 if TYPE_CHECKING:
     from cigl.calibrate.shift import Shift

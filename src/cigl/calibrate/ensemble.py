@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 
 
 def mean_prediction(logits: Iterable[Tensor]) -> Tensor:

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cigl.batches import default_forward
 from cigl.calibrate.bins import check_bins
 from cigl.calibrate.ensemble import Ensemble, MonteCarlo, logits_of
 from cigl.calibrate.report import RESAMPLES, Report, report
 from cigl.calibrate.samples import as_tensor
-from cigl.callable_module import make_callable
-from cigl.errors import CiglError
+from cigl.common.batches import default_forward
+from cigl.common.callable_module import make_callable
+from cigl.common.errors import CiglError
 
 Members = int | Iterable[nn.Module] | None
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from cigl.calibrate.bins import Array
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 
 LEVEL = 0.95
 _ELEMENTS = 1 << 19  # per block of resamples or drawn labels: what fits a cache

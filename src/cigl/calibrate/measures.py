@@ -18,7 +18,7 @@ from cigl.calibrate.intervals import noise_gaps
 from cigl.calibrate.metrics import Bins, Measure, Predictions, Weights
 from cigl.calibrate.registry import MeanOf, Metric, OverBins, listed
 from cigl.calibrate.samples import Samples
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 
 
 @dataclass(frozen=True)

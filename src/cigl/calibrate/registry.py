@@ -31,7 +31,7 @@ from cigl.calibrate.metrics import (
     expected_error,
     maximum_error,
 )
-from cigl.errors import CiglError, unknown
+from cigl.common.errors import CiglError, unknown
 
 BINS = 15  # by default
 ASKED = 0  # stands for the number of bins that a report was asked for

@@ -20,8 +20,8 @@ from cigl.calibrate.bins import Array
 from cigl.calibrate.evaluate import evaluating, forward, labels_of
 from cigl.calibrate.report import RESAMPLES, Estimate
 from cigl.calibrate.samples import as_tensor
-from cigl.errors import CiglError, percent
-from cigl.notebook import preformatted
+from cigl.common.errors import CiglError, percent
+from cigl.common.notebook import preformatted
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 CURVE = tuple(k / 20 for k in range(1, 20))

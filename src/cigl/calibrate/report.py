@@ -16,9 +16,9 @@ from cigl.calibrate.measures import Measures
 from cigl.calibrate.metrics import root
 from cigl.calibrate.registry import BINS, Metric
 from cigl.calibrate.samples import Samples, checked_input, measure_samples
-from cigl.callable_module import make_callable
-from cigl.errors import CiglError, unknown
-from cigl.notebook import paragraphs, table
+from cigl.common.callable_module import make_callable
+from cigl.common.errors import CiglError, unknown
+from cigl.common.notebook import paragraphs, table
 
 RESAMPLES = 1000
 NULL_DRAWS = 200  # label sets drawn from a model's own probabilities

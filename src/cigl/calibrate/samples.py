@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from cigl.calibrate.bins import Array
-from cigl.errors import CiglError, CiglWarning
+from cigl.common.errors import CiglError, CiglWarning
 
 LARGEST = 708.396418532264  # the NLL of float64's smallest normal number stands for an infinite one
 _SMALL = 1e-30  # a probability below which a float32 loses digits

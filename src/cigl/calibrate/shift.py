@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from cigl.calibrate.corrupt import KINDS, SEVERITIES, check_severity, corrupt
 from cigl.calibrate.evaluate import Members, evaluate, labels_of, with_members
 from cigl.calibrate.report import RESAMPLES, Report
-from cigl.errors import CiglError, unknown
-from cigl.notebook import preformatted
+from cigl.common.errors import CiglError, unknown
+from cigl.common.notebook import preformatted
 
 CLEAN = 0
 SHOWN = ("accuracy", "nll", "gap", "ece")

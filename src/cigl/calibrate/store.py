@@ -20,8 +20,8 @@ import numpy as np
 
 from cigl.calibrate.bins import Array
 from cigl.calibrate.samples import Samples
-from cigl.errors import CiglError
-from cigl.files import whole_file
+from cigl.common.errors import CiglError
+from cigl.common.files import whole_file
 
 if TYPE_CHECKING:
     from cigl.calibrate.report import Report

@@ -21,7 +21,7 @@ from cigl.calibrate.samples import (
     measure_rows,
     warn_of_impossible,
 )
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 
 _ROWS, _ELEMENTS = 4096, 1 << 20  # of a block, at most
 

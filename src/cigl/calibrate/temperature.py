@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from cigl.calibrate.ensemble import logits_of
 from cigl.calibrate.report import Report, report
 from cigl.calibrate.samples import checked_input
-from cigl.errors import CiglError
-from cigl.notebook import preformatted
+from cigl.common.errors import CiglError
+from cigl.common.notebook import preformatted
 
 # Where no finite temperature is best: this much colder or hotter than the logits' own scale is as good as the limit.
 _LIMIT = 1e3

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 
 
 def smooth_labels(labels: Tensor, classes: int, smoothing: float = 0.1) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from cigl.calibrate.registry import metric
-from cigl.errors import count
+from cigl.common.errors import count
 
 if TYPE_CHECKING:
     from cigl.calibrate.report import Report

@@ -28,7 +28,7 @@ def one_of(names: Callable[[], list[str]]) -> Complete:
 
 
 def _methods() -> list[str]:
-    from cigl.sparsify.methods import methods
+    from cigl.sparsify.methods.catalogue import methods
 
     return list(methods())
 

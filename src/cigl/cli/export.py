@@ -13,13 +13,13 @@ import typer
 from cigl.cli.format import command
 from cigl.cli.shared import Json, app, errors_in_one_line, importing, show_next
 from cigl.cli.status import status_line
-from cigl.errors import CiglError, percent
-from cigl.phases import phase
+from cigl.common.errors import CiglError, percent
+from cigl.common.phases import phase
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from cigl.preprocessing import Preprocessing
+    from cigl.common.preprocessing import Preprocessing
 
 
 @command(app)

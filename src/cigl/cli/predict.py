@@ -16,12 +16,12 @@ from cigl.cli.bars import bar
 from cigl.cli.format import command
 from cigl.cli.shared import Json, app, errors_in_one_line, importing, show_next
 from cigl.cli.status import status_line
-from cigl.errors import CiglError, percent
+from cigl.common.errors import CiglError, percent
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from cigl.preprocessing import Preprocessing
+    from cigl.common.preprocessing import Preprocessing
 
 Row = tuple[str, list[tuple[str, float]]]  # an image, and its likeliest classes
 MANY = 64  # images, beyond which a progress bar is shown
@@ -68,7 +68,7 @@ def predict(
 
 
 def _files(given: Sequence[Path]) -> list[str]:
-    from cigl.images import ENDINGS, image_files
+    from cigl.common.images import ENDINGS, image_files
 
     found: list[str] = []
     for path in given:
@@ -200,6 +200,6 @@ def table(rows: Sequence[Row], width: int | None) -> list[str]:
 
 def _shown(text: str) -> str:
     """Names of files may hold anything."""
-    from cigl.preprocessing import printable
+    from cigl.common.preprocessing import printable
 
     return printable(text)

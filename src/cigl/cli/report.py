@@ -12,7 +12,7 @@ import typer
 from cigl.cli.format import command
 from cigl.cli.shared import Json, app, errors_in_one_line, importing, show_next
 from cigl.cli.status import status_line
-from cigl.phases import phase
+from cigl.common.phases import phase
 
 
 @command(app)

@@ -14,9 +14,9 @@ import typer
 
 import cigl
 from cigl.cli.format import make_app
-from cigl.errors import CiglError, CiglWarning
-from cigl.interrupts import MESSAGE, ends_at_once
-from cigl.phases import phase
+from cigl.common.errors import CiglError, CiglWarning
+from cigl.common.interrupts import MESSAGE, ends_at_once
+from cigl.common.phases import phase
 
 app = make_app(
     name="cigl",

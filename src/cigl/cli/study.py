@@ -13,7 +13,7 @@ import typer
 from cigl.cli.completion import one_of, study_or_file
 from cigl.cli.format import command, make_app
 from cigl.cli.shared import OUTPUT, Json, app, errors_in_one_line, show_names, show_next
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 
 if TYPE_CHECKING:
     from cigl.study.engine import Workers

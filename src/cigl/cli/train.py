@@ -16,7 +16,7 @@ from cigl.cli.completion import completion
 from cigl.cli.flags import in_flags
 from cigl.cli.format import command
 from cigl.cli.shared import OUTPUT, app, errors_in_one_line, importing, show_next
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.train.config import PRESETS, Config, key_type, resolve
 
 # Not keys of a run.

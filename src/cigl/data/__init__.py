@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 
+from cigl.common.errors import CiglError, unknown
+from cigl.common.preprocessing import Preprocessing
 from cigl.data import fetch, store
 from cigl.data.augment import ImageStore
 from cigl.data.catalogue import FETCHED, GENERATED, STREAMED, Dataset
@@ -21,8 +23,6 @@ from cigl.data.memory import Images, MemorySplit
 from cigl.data.own import from_reference, from_tensors
 from cigl.data.split import Source, Split
 from cigl.data.stream import open_folder
-from cigl.errors import CiglError, unknown
-from cigl.preprocessing import Preprocessing
 
 __all__ = ["Source", "Split", "from_tensors", "get", "names", "open"]
 

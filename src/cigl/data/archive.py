@@ -15,7 +15,7 @@ import zlib
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 
 LIMIT = 8 << 30  # bytes unpacked in all: more than any of these datasets, less than a disk
 

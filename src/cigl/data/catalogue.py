@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from cigl.common.preprocessing import Normal
 from cigl.data.class_names import CIFAR10, CIFAR100, DIGITS, FASHION
 from cigl.data.download import Remote
 from cigl.data.facts import Facts
@@ -18,7 +19,6 @@ from cigl.data.registry import from_debian, from_npm
 from cigl.data.split import Source
 from cigl.data.stream import open_imagenet
 from cigl.data.synthetic import mnist1d
-from cigl.preprocessing import Normal
 
 
 @dataclass(frozen=True)

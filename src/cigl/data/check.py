@@ -17,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
+from cigl.common.errors import CiglError, CiglWarning
+from cigl.common.files import write
+from cigl.common.images import examined
+from cigl.common.preprocessing import printable
 from cigl.data import store
 from cigl.data.folder import Tree
 from cigl.data.split import WHOLE, Share, part_of
-from cigl.errors import CiglError, CiglWarning
-from cigl.files import write
-from cigl.images import examined
-from cigl.preprocessing import printable
 
 MOST = 50_000  # images that are read when a run begins; of more, `cigl data check` is the one to do it
 SHOWN = 20  # problems of one kind

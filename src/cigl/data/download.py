@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 
 TIMEOUT = 30.0  # seconds of silence before a connection counts as broken
 TRIES = 4

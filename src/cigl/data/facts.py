@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cigl.common.errors import CiglError
+from cigl.common.preprocessing import Normal
 from cigl.data.formats import Arrays, Bytes
-from cigl.errors import CiglError
-from cigl.preprocessing import Normal
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from cigl.common.errors import CiglError
+from cigl.common.files import locked
 from cigl.data import store
 from cigl.data.archive import unpack
 from cigl.data.catalogue import Dataset
 from cigl.data.download import bar, download
 from cigl.data.formats import Arrays
-from cigl.errors import CiglError
-from cigl.files import locked
 
 _ARCHIVES = (".tar.gz", ".zip")
 

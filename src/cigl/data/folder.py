@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cigl.errors import CiglError, listed
-from cigl.images import ENDINGS, image_files
-from cigl.preprocessing import printable
+from cigl.common.errors import CiglError, listed
+from cigl.common.images import ENDINGS, image_files
+from cigl.common.preprocessing import printable
 
 _ANNOTATIONS = "val_annotations.txt"
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cigl.common.errors import CiglError
+from cigl.common.images import read
 from cigl.data.folder import scan
-from cigl.errors import CiglError
-from cigl.images import read
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -13,9 +13,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from cigl.common.preprocessing import Normal
 from cigl.data.augment import ImageStore
 from cigl.data.split import Loading, Split, part_of
-from cigl.preprocessing import Normal
 
 
 class Examples(Protocol):

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cigl.common.errors import CiglError
+from cigl.common.preprocessing import Preprocessing
+from cigl.common.references import load_reference
 from cigl.data.memory import MemorySplit, Vectors
 from cigl.data.split import Source
-from cigl.errors import CiglError
-from cigl.preprocessing import Preprocessing
-from cigl.references import load_reference
 
 
 def from_tensors(

@@ -1,6 +1,6 @@
 """Random parts of images, to learn from: resized crops of large ones, shifts of small ones.
 
-To be judged by there is the middle: cigl.preprocessing.
+To be judged by there is the middle: cigl.common.preprocessing.
 """
 
 from __future__ import annotations

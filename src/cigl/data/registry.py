@@ -11,8 +11,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from cigl.common.errors import CiglError
 from cigl.data.archive import unpack
-from cigl.errors import CiglError
 
 TIMEOUT = 1800.0
 

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from cigl.common.errors import CiglError
+from cigl.common.preprocessing import Preprocessing, checked_classes
 from cigl.data.draw import order
 from cigl.data.folder import Tree
-from cigl.errors import CiglError
-from cigl.preprocessing import Preprocessing, checked_classes
 
 Indices = Sequence[int] | Tensor | slice
 Self = TypeVar("Self", bound="Split")

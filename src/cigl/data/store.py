@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from cigl.common.errors import CiglError
+from cigl.common.files import whole_file
 from cigl.data.formats import Arrays, Bytes
-from cigl.errors import CiglError
-from cigl.files import whole_file
 
 LIST = "checksums.json"
 

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from cigl.common.errors import CiglError, CiglWarning
+from cigl.common.images import read, size_of
+from cigl.common.preprocessing import LONGEST_NAME, Preprocessing, printable
 from cigl.data.folder import Listing, Tree, scan
 from cigl.data.picture import random_crop, random_shift
 from cigl.data.split import Loading, Source, Split, part_of
-from cigl.errors import CiglError, CiglWarning
-from cigl.images import read, size_of
-from cigl.preprocessing import LONGEST_NAME, Preprocessing, printable
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 LARGEST = 224  # unless a size is asked for

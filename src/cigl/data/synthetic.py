@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from cigl.common.errors import CiglError
+from cigl.common.files import whole_file
 from cigl.data.memory import MemorySplit, Vectors
 from cigl.data.split import Source
-from cigl.errors import CiglError
-from cigl.files import whole_file
 
 TRAIN, TEST = 4_000, 10_000
 _NAMES = ("x", "y", "x_test", "y_test")

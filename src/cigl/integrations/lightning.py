@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import nn
 
-from cigl.batches import default_forward
-from cigl.errors import CiglError
+from cigl.common.batches import default_forward
+from cigl.common.errors import CiglError
 from cigl.integrations.session import Session
-from cigl.sparsify.batch_norm import Forward
-from cigl.sparsify.methods import Method
+from cigl.sparsify.methods.catalogue import Method
+from cigl.sparsify.results.batch_norm import Forward
 from cigl.sparsify.sparsifier import Sparsifier
 
 try:

@@ -15,10 +15,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from cigl.errors import CiglError, unknown
+from cigl.common.errors import CiglError, unknown
 from cigl.sparsify.attach import attach
-from cigl.sparsify.batch_norm import Forward
-from cigl.sparsify.methods import Method
+from cigl.sparsify.methods.catalogue import Method
+from cigl.sparsify.results.batch_norm import Forward
 from cigl.sparsify.sparsifier import Sparsifier
 
 _TRAINERS = {"model", "optimizer", "epochs"}  # the arguments of attach that the trainer knows

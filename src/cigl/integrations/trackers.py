@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from cigl.errors import CiglError, one_line, unknown
+from cigl.common.errors import CiglError, one_line, unknown
 
 PROJECT = "cigl"  # unless the tracker's own variables name another
 Scalars = Mapping[str, float]

@@ -8,12 +8,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from cigl import tensors
-from cigl.errors import CiglError, CiglWarning
+from cigl.common import tensors
+from cigl.common.errors import CiglError, CiglWarning
 from cigl.integrations.session import Session
-from cigl.sparsify.averaging import Mean
-from cigl.sparsify.batch_norm import Forward
-from cigl.sparsify.methods import Method
+from cigl.sparsify.methods.averaging import Mean
+from cigl.sparsify.methods.catalogue import Method
+from cigl.sparsify.results.batch_norm import Forward
 from cigl.sparsify.sparsifier import Sparsifier
 
 try:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from cigl.errors import CiglError, unknown
+from cigl.common.errors import CiglError, unknown
 from cigl.models.factory import from_factory
 from cigl.models.plain import convnet, mlp
 from cigl.models.resnet import resnet

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from cigl.errors import CiglError
-from cigl.references import load_reference
+from cigl.common.errors import CiglError
+from cigl.common.references import load_reference
 
 
 def from_factory(name: str, classes: int, shape: tuple[int, ...]) -> nn.Module:

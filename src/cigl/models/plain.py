@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.models.initialise import he
 
 

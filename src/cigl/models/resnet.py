@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from cigl.callable_module import make_callable
+from cigl.common.callable_module import make_callable
 from cigl.models.initialise import he
 
 SMALL = 64  # up to this many pixels a 7x7 stem with pooling would leave nothing to look at

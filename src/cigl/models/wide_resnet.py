@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from cigl.callable_module import make_callable
-from cigl.errors import CiglError
+from cigl.common.callable_module import make_callable
+from cigl.common.errors import CiglError
 from cigl.models.initialise import he
 
 

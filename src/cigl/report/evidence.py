@@ -17,7 +17,7 @@ import numpy as np
 from cigl.calibrate import store
 from cigl.calibrate.bins import Array
 from cigl.calibrate.report import RESAMPLES
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.report.metrics import ACCURACY, ECE, measured
 from cigl.study.grid import Cell, Study
 from cigl.study.store import Finished, StudyFolder

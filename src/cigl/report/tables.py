@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 import cigl
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.report.comparisons import change, masked_accuracies, relative
 from cigl.report.entries import change_entry, difference_entry, mean_entry, metric_number, number
 from cigl.report.evidence import Evidence, Run

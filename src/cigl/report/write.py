@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import cigl
-from cigl.errors import CiglError
-from cigl.files import write
+from cigl.common.errors import CiglError
+from cigl.common.files import write
 from cigl.report import data
 from cigl.report.evidence import Evidence
 from cigl.report.figures import SUFFIXES, make_figures

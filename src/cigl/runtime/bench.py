@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cigl.errors import CiglError, unknown
+from cigl.common.errors import CiglError, unknown
 from cigl.runtime.engine import SparseInference
 from cigl.runtime.onnx_files import quiet
 from cigl.runtime.program import library

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cigl.errors import percent
+from cigl.common.errors import percent
 from cigl.runtime import recurrent
 from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.network import Network

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from cigl import files
 from cigl.calibrate.ensemble import logits_of
-from cigl.errors import CiglError
-from cigl.preprocessing import Preprocessing
+from cigl.common import files
+from cigl.common.errors import CiglError
+from cigl.common.preprocessing import Preprocessing
 from cigl.runtime.compile.exporting import Examples, arguments
 from cigl.runtime.compile.inputs import parameters
 from cigl.runtime.engine import SparseInference

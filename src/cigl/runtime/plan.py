@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.runtime.assignment import Assignment
 from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.network import Network

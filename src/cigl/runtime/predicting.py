@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cigl.batches import default_forward
 from cigl.calibrate.ensemble import logits_of
-from cigl.errors import CiglError
-from cigl.images import separate
-from cigl.preprocessing import Preprocessing
+from cigl.common.batches import default_forward
+from cigl.common.errors import CiglError
+from cigl.common.images import separate
+from cigl.common.preprocessing import Preprocessing
 from cigl.runtime.format.entries import checked_entries
 
 BATCH = 64  # images at a time

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from cigl.calibrate import TemperatureScaled
-from cigl.copying import deep_copy
-from cigl.errors import CiglError, CiglWarning, one_line, unknown
-from cigl.preprocessing import Preprocessing
+from cigl.common.copying import deep_copy
+from cigl.common.errors import CiglError, CiglWarning, one_line, unknown
+from cigl.common.preprocessing import Preprocessing
 from cigl.runtime.compile.exporting import CONSTANT, Examples
 from cigl.runtime.engine import SparseInference, engine_of, sparse_inference
 from cigl.runtime.format import container

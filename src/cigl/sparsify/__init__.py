@@ -1,12 +1,9 @@
-"""How a network is trained sparse.
+"""How a network is trained sparse."""
 
-``attach`` and ``methods`` are modules that can be called like the function they are named after.
-"""
-
-from cigl.sparsify import attach, methods
-from cigl.sparsify.batch_norm import reestimate_batch_norm
-from cigl.sparsify.methods import Method, method
-from cigl.sparsify.schedule import constant, cosine, linear, rise
+from cigl.sparsify import attach
+from cigl.sparsify.methods.catalogue import Method, method
+from cigl.sparsify.methods.schedule import constant, cosine, linear, rise
+from cigl.sparsify.results.batch_norm import reestimate_batch_norm
 from cigl.sparsify.sparsifier import Sparsifier
 from cigl.sparsify.summary import Summary
 
@@ -19,7 +16,6 @@ __all__ = [
     "cosine",
     "linear",
     "method",
-    "methods",
     "reestimate_batch_norm",
     "rise",
 ]

@@ -12,25 +12,25 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cigl.callable_module import make_callable
-from cigl.errors import CiglError, CiglWarning, count, percent, unknown
-from cigl.sparsify.binding import is_attached, unwrap
-from cigl.sparsify.checks import check_agreed
-from cigl.sparsify.distribution import allocate
-from cigl.sparsify.elements import as_scores, fill, read, write
-from cigl.sparsify.kernels import check_kind, check_possible
-from cigl.sparsify.layer import Layer
-from cigl.sparsify.methods import Method, changed
-from cigl.sparsify.methods import method as from_catalogue
-from cigl.sparsify.optimizer_state import OptimizerState
-from cigl.sparsify.optimizers import check_held, check_under_random_mask, follow
-from cigl.sparsify.options import is_number, is_whole
-from cigl.sparsify.rounds import count_weights
-from cigl.sparsify.schedule import Decay, Rise, Timetable
-from cigl.sparsify.select import LayerChoice, select, warn_of_dense_majority
-from cigl.sparsify.selection import Request, largest_of
-from cigl.sparsify.shards import check_all_sharded, local, local_gradient
+from cigl.common.callable_module import make_callable
+from cigl.common.errors import CiglError, CiglWarning, count, percent, unknown
+from cigl.sparsify.guards.checks import check_agreed
+from cigl.sparsify.loop.binding import is_attached, unwrap
+from cigl.sparsify.loop.kernels import check_kind, check_possible
+from cigl.sparsify.methods.catalogue import Method, changed
+from cigl.sparsify.methods.catalogue import method as from_catalogue
+from cigl.sparsify.methods.distribution import allocate
+from cigl.sparsify.methods.options import is_number, is_whole
+from cigl.sparsify.methods.rounds import count_weights
+from cigl.sparsify.methods.schedule import Decay, Rise, Timetable
+from cigl.sparsify.optimizers.state import OptimizerState
+from cigl.sparsify.optimizers.wrappers import check_held, check_under_random_mask, follow
+from cigl.sparsify.parameters.layer import Layer
+from cigl.sparsify.parameters.select import LayerChoice, select, warn_of_dense_majority
 from cigl.sparsify.sparsifier import Sparsifier
+from cigl.sparsify.tensors.flat_indexing import as_scores, fill, read, write
+from cigl.sparsify.tensors.shards import check_all_sharded, local, local_gradient
+from cigl.sparsify.tensors.topk import Request, largest_of
 
 
 def attach(

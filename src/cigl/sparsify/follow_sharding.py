@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from cigl.errors import CiglError
-from cigl.sparsify.averaging import Mean, Snapshots
-from cigl.sparsify.checks import check_agreed
-from cigl.sparsify.layer import Layer
-from cigl.sparsify.sharded_state import has_shards
-from cigl.sparsify.shards import check_all_sharded, is_sharded, like, refusal, reshard, rows_of
+from cigl.common.errors import CiglError
+from cigl.sparsify.guards.checks import check_agreed
+from cigl.sparsify.methods.averaging import Mean, Snapshots
+from cigl.sparsify.parameters.layer import Layer
+from cigl.sparsify.results.sharded_state import has_shards
+from cigl.sparsify.tensors.shards import check_all_sharded, is_sharded, like, refusal, reshard, rows_of
 
 if TYPE_CHECKING:
     from cigl.sparsify.sparsifier import Sparsifier

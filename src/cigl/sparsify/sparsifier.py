@@ -12,24 +12,24 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from cigl.errors import CiglError, CiglWarning, count
-from cigl.notebook import paragraphs, table
-from cigl.sparsify import checkpoint, finish
-from cigl.sparsify.batch_norm import Forward, running_norms
-from cigl.sparsify.binding import Binding
-from cigl.sparsify.checks import Checks, check_modules
-from cigl.sparsify.copies import Absent
-from cigl.sparsify.ema import Averages, Ema
+from cigl.common.errors import CiglError, CiglWarning, count
+from cigl.common.notebook import paragraphs, table
 from cigl.sparsify.follow_sharding import Sharding
-from cigl.sparsify.kernels import make
-from cigl.sparsify.layer import Layer
-from cigl.sparsify.loop import Loop
-from cigl.sparsify.methods import Method
-from cigl.sparsify.optimizer_state import OptimizerState
-from cigl.sparsify.random_mask import RandomMask
-from cigl.sparsify.schedule import CycleTimetable, Timetable
+from cigl.sparsify.guards.checks import Checks, check_modules
+from cigl.sparsify.guards.unselected import Unselected
+from cigl.sparsify.loop.binding import Binding
+from cigl.sparsify.loop.kernels import make
+from cigl.sparsify.loop.loop import Loop
+from cigl.sparsify.methods.catalogue import Method
+from cigl.sparsify.methods.random_mask import RandomMask
+from cigl.sparsify.methods.schedule import CycleTimetable, Timetable
+from cigl.sparsify.optimizers.state import OptimizerState
+from cigl.sparsify.parameters.layer import Layer
+from cigl.sparsify.results import checkpoint, finish
+from cigl.sparsify.results.batch_norm import Forward, running_norms
+from cigl.sparsify.results.copies import Absent
+from cigl.sparsify.results.ema import Averages, Ema
 from cigl.sparsify.summary import CallCounter, Summary, summarize
-from cigl.sparsify.unselected import Unselected
 
 
 class Sparsifier:

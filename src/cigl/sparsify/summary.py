@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from cigl.notebook import paragraphs, table
-from cigl.sparsify.binding import Hook, OpaqueHook
-from cigl.sparsify.kernels import Kernels
-from cigl.sparsify.layer import Layer
-from cigl.sparsify.methods import Method
-from cigl.sparsify.schedule import Timetable
-from cigl.sparsify.shards import sums
-from cigl.sparsify.uses import uses
+from cigl.common.notebook import paragraphs, table
+from cigl.sparsify.flops import uses
+from cigl.sparsify.loop.binding import Hook, OpaqueHook
+from cigl.sparsify.loop.kernels import Kernels
+from cigl.sparsify.methods.catalogue import Method
+from cigl.sparsify.methods.schedule import Timetable
+from cigl.sparsify.parameters.layer import Layer
+from cigl.sparsify.tensors.shards import sums
 
 if TYPE_CHECKING:
     from cigl.sparsify.sparsifier import Sparsifier

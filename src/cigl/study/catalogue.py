@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cigl.errors import CiglError, unknown
+from cigl.common.errors import CiglError, unknown
 from cigl.study.grid import Study
 
 Keys = Mapping[str, Any]

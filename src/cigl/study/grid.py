@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from cigl.errors import CiglError, unknown
+from cigl.common.errors import CiglError, unknown
 from cigl.train.config import Config, resolve
 
 AXES = ("setting", "method", "sparsity", "seed")

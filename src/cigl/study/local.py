@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, cast
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.study.engine import Order, Outcome
 from cigl.study.meeting import MeetingPoint
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Any, cast
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.study.engine import Order, Outcome
 from cigl.study.local import ATTEMPTS
 from cigl.study.ray_ranks import RankTasks

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.study.engine import Order, Outcome
 from cigl.study.local import ATTEMPTS
 from cigl.study.meeting import MeetingPoint

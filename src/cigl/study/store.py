@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cigl.errors import CiglError
-from cigl.extras import from_extra
-from cigl.files import locked, write
+from cigl.common.errors import CiglError
+from cigl.common.extras import from_extra
+from cigl.common.files import locked, write
 from cigl.study.grid import Cell, Study, cells
 from cigl.train.config import read_keys
 from cigl.train.folder import RunFolder

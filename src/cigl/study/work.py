@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.study.engine import Order, Outcome
 from cigl.study.store import record_failure
 from cigl.train.config import Config

@@ -30,7 +30,7 @@ def main(threads: int) -> None:
 
     import torch
 
-    from cigl.errors import CiglError
+    from cigl.common.errors import CiglError
     from cigl.study.work import work
     from cigl.train.joining import joined
     from cigl.train.signals import Stopped

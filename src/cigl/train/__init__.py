@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from cigl.lazy import lazy_attributes
+from cigl.common.lazy import lazy_attributes
 from cigl.train.config import PRESETS, Config, resolve
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from cigl.errors import CiglError, unknown
-from cigl.extras import from_extra
+from cigl.common.errors import CiglError, unknown
+from cigl.common.extras import from_extra
 
 Temperature = Literal["none", "holdout", "pilot"]
 TEMPERATURES: tuple[Temperature, ...] = typing.get_args(Temperature)

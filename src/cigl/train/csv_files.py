@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cigl.errors import CiglError
-from cigl.files import write
+from cigl.common.errors import CiglError
+from cigl.common.files import write
 
 
 def append(path: Path, row: Mapping[str, Any]) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 from torch import nn
 
 import cigl.models
-from cigl import tensors
 from cigl.calibrate import Ensemble, Report, TemperatureScaled
 from cigl.calibrate.report import report
-from cigl.errors import CiglError, CiglWarning
-from cigl.phases import phase
+from cigl.common import tensors
+from cigl.common.errors import CiglError, CiglWarning
+from cigl.common.phases import phase
 from cigl.train.finished import MODEL
 from cigl.train.folder import RunFolder
 from cigl.train.threads import recorded, threads_for, using

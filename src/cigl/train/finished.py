@@ -11,11 +11,11 @@ from torch import nn
 
 import cigl.data
 import cigl.models
-from cigl import tensors
 from cigl.calibrate import Report
+from cigl.common import tensors
+from cigl.common.errors import CiglError
+from cigl.common.preprocessing import Preprocessing
 from cigl.data import Source
-from cigl.errors import CiglError
-from cigl.preprocessing import Preprocessing
 from cigl.runtime.format.container import Damaged, is_shape
 from cigl.runtime.format.entries import entries, read_entries
 from cigl.runtime.remembered import remember

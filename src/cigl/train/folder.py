@@ -24,9 +24,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from cigl.errors import CiglError, CiglWarning
-from cigl.extras import from_extra
-from cigl.files import LEFTOVERS, is_locked, locked, write
+from cigl.common.errors import CiglError, CiglWarning
+from cigl.common.extras import from_extra
+from cigl.common.files import LEFTOVERS, is_locked, locked, write
 from cigl.train import csv_files
 from cigl.train.config import Config, resolve
 from cigl.train.log import Trackers, trackers_of
@@ -96,7 +96,7 @@ class RunFolder:
         write(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
 
     def write_tensors(self, name: str, state: Any, entries: Mapping[str, Any] | None = None) -> None:
-        from cigl import tensors
+        from cigl.common import tensors
 
         tensors.save(self.path / name, state, entries)
 
@@ -163,7 +163,7 @@ class RunFolder:
     # Checkpoints
 
     def save_checkpoint(self, step: int, state: Any) -> None:
-        from cigl import tensors
+        from cigl.common import tensors
 
         self._sync_metrics()  # the checkpoint counts on them
         tensors.save(self.checkpoints / f"{step}.safetensors", state)
@@ -176,7 +176,7 @@ class RunFolder:
 
     def load_checkpoint(self) -> Any | None:
         """The newest one that is whole, or None; a damaged one is reported."""
-        from cigl import tensors
+        from cigl.common import tensors
 
         found = self._newest_first()
         for number, path in enumerate(found):
@@ -196,7 +196,7 @@ class RunFolder:
 
     def checkpoint(self, step: int) -> Any:
         """The one after so many steps; nothing is repaired here."""
-        from cigl import tensors
+        from cigl.common import tensors
 
         return tensors.load(self.checkpoints / f"{step}.safetensors")
 

@@ -15,7 +15,7 @@ from torch import Tensor, distributed, nn
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 
 
 def averaging_gradients(model: nn.Module, device: torch.device, size: int) -> nn.Module:

@@ -19,7 +19,7 @@ from uuid import uuid4
 import torch
 from torch import distributed
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.train.ranks import ONE, Ranks
 from cigl.train.signals import Stopped, listening
 from cigl.train.started import RanksEnded, started

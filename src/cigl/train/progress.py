@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cigl.errors import percent
-from cigl.phases import watching
+from cigl.common.errors import percent
+from cigl.common.phases import watching
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import cigl
-from cigl.errors import CiglError, CiglWarning
+from cigl.common.errors import CiglError, CiglWarning
 from cigl.train.folder import RunFolder
 from cigl.train.ranks import ONE, Ranks
 from cigl.train.trainer import Splits, Trainer

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
+from cigl.common.errors import CiglError
 from cigl.data.split import Share, part_of
-from cigl.errors import CiglError
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from cigl.calibrate import fit_temperature
 from cigl.calibrate.report import report
-from cigl.errors import CiglError, CiglWarning
-from cigl.phases import phase
+from cigl.common.errors import CiglError, CiglWarning
+from cigl.common.phases import phase
 from cigl.train.evaluate import has_members, predictor_of
 from cigl.train.finished import MODEL, about_model
 from cigl.train.folder import RunFolder

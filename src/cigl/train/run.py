@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
+from cigl.common.phases import phase
 from cigl.integrations.trackers import check_trackers
-from cigl.phases import phase
 from cigl.train.config import TEMPERATURES, Config
 from cigl.train.folder import Busy, RunFolder
 from cigl.train.log import EVERY, Log

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 from typing import Any
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.train.config import Config
 from cigl.train.folder import Busy, RunFolder
 from cigl.train.log import Trackers

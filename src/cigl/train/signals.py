@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from cigl.phases import announce
+from cigl.common.phases import announce
 
 AGAIN = 1.0  # seconds: a signal to a group of processes may reach one of them twice
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 
 PATIENCE = 15.0  # seconds
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from cigl.calibrate.evaluate import evaluating
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 
 if TYPE_CHECKING:
     from cigl.train.trainer import Trainer

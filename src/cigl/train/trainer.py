@@ -23,16 +23,16 @@ from torch import Tensor, nn
 import cigl.data
 import cigl.models
 from cigl.calibrate import mixup, predict
+from cigl.common.errors import CiglError, CiglWarning, listed
+from cigl.common.phases import phase
 from cigl.data import Source, Split
 from cigl.data.check import require_readable
 from cigl.data.split import WHOLE, Share
-from cigl.errors import CiglError, CiglWarning, listed
-from cigl.phases import phase
 from cigl.sparsify.attach import attach
-from cigl.sparsify.averaging import Mean
-from cigl.sparsify.batch_norm import running_norms
-from cigl.sparsify.methods import Method, method, options
-from cigl.sparsify.schedule import CycleTimetable
+from cigl.sparsify.methods.averaging import Mean
+from cigl.sparsify.methods.catalogue import Method, method, options
+from cigl.sparsify.methods.schedule import CycleTimetable
+from cigl.sparsify.results.batch_norm import running_norms
 from cigl.train.config import METHOD_KEYS, Config
 from cigl.train.evaluation_batch import evaluation_batch
 from cigl.train.gradients import averaging_gradients, explain

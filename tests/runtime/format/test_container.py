@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.runtime.format import container
 
 EVERY_TYPE = {

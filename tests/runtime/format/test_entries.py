@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cigl.preprocessing import Preprocessing
+from cigl.common.preprocessing import Preprocessing
 from cigl.runtime.format.container import Damaged
 from cigl.runtime.format.entries import entries, read_entries
 

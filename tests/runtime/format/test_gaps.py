@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.runtime.format.gaps import decode, encode
 
 

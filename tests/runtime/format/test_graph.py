@@ -13,7 +13,7 @@ from saved_nets import Attention, Branching, Functional, InPlace, SumInPlace, Ti
 from torch import fx, nn
 
 import cigl
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.runtime.format.allowed import FUNCTIONS, MODULES, make_module
 from cigl.runtime.format.container import Damaged
 from cigl.runtime.format.decode import decode_graph

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.weights import Weight
 from cigl.runtime.program import interface, library

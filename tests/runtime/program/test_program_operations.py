@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.weights import Weight
 from cigl.runtime.program import library

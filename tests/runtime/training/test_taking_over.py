@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from training_nets import ISAS, on_kernels, step, thin
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no kernels")
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.runtime.compile.capture import HINT, Capture, Captured
 from cigl.runtime.compile.conditions import Condition, from_source
 from cigl.runtime.compile.inputs import Path, Signature, parameters

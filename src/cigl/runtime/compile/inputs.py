@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.runtime.compile.conditions import Condition, as_source, holds
 
 Path = tuple[str | int, ...]  # an argument's name, and the keys and indices that lead to a tensor inside of it

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from cigl.copying import deep_copy
-from cigl.errors import CiglError
+from cigl.common.copying import deep_copy
+from cigl.common.errors import CiglError
 from cigl.runtime.compile.capture import HINT, Capture
 from cigl.runtime.compile.inputs import of_forward
 from cigl.runtime.compile.parsing import is_known

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cigl.errors import CiglError
-from cigl.files import whole_file
+from cigl.common.errors import CiglError
+from cigl.common.files import whole_file
 
 FORMAT = "cigl"
 VERSION = "1"

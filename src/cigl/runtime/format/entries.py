@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cigl.errors import CiglError
-from cigl.preprocessing import Preprocessing, checked_classes
+from cigl.common.errors import CiglError
+from cigl.common.preprocessing import Preprocessing, checked_classes
 from cigl.runtime.format.container import Damaged
 
 Entries = tuple[tuple[str, ...] | None, Preprocessing | None]

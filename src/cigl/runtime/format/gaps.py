@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 
 ESCAPE = 255
 

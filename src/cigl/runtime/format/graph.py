@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-from cigl.errors import CiglError, one_line
+from cigl.common.errors import CiglError, one_line
 from cigl.runtime.compile.capture import Capture, Captured
 from cigl.runtime.compile.inputs import Signature
 from cigl.runtime.format.allowed import FUNCTIONS, RECORDED

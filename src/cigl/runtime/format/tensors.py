@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.runtime.format import gaps
 from cigl.runtime.format.container import DTYPES, NAMES, Damaged, is_shape
 

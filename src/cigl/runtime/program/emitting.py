@@ -11,7 +11,7 @@ from functools import singledispatch
 
 from torch import Tensor
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.operations import Pair
 from cigl.runtime.program.packed import Packed

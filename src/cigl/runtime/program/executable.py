@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.runtime.compile.operations import ACTIVATIONS, Pair
 from cigl.runtime.program import library
 from cigl.runtime.program.interface import ProgramStruct, StepStruct, View

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch as torch  # first: the kernels are linked to no OpenMP and find torch's (setup.py)
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.runtime.program import interface
 
 ABI = 6

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.network import Network
 from cigl.runtime.program import library

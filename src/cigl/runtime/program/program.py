@@ -19,7 +19,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.runtime.compile.operations import Operation
 from cigl.runtime.program.emitting import emit
 from cigl.runtime.program.executable import Executable

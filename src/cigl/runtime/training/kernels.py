@@ -22,7 +22,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from cigl.errors import CiglError, CiglWarning
+from cigl.common.errors import CiglError, CiglWarning
 from cigl.runtime.compile.tracing import hooked
 from cigl.runtime.program import library
 from cigl.runtime.training.calls import Forward, TakenCalls, forward_of

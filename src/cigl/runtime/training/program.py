@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.runtime.program import library
 from cigl.runtime.program.interface import ProgramStruct, StepStruct
 from cigl.runtime.program.layout import Layout, up, vectors_of

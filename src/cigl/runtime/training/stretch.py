@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cigl.errors import CiglError
+from cigl.common.errors import CiglError
 from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.network import Unit
 from cigl.runtime.program.steps import Shape, per_image

@@ -1,0 +1,109 @@
+"""Outside M every weight is zero, whoever writes to the weights between two steps.
+
+Looking at every weight in every step would cost too much. So a step looks at the layers that were written to since the
+last one (a tensor counts its writes). Because writes through ``.data`` are not counted, each of the first steps, and
+later every eighth, also looks at a few rows of one layer in turn; a step that ends with a topology round looks at
+everything, and so does every result.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from cigl.common.errors import CiglWarning
+from cigl.sparsify.parameters.layer import Layer
+from cigl.sparsify.tensors.flat_indexing import keep_only
+
+_GLANCE = 4096  # weights that are looked at in any case
+_FIRST, _EVERY = 16, 8  # in which steps
+_WRITERS = "Lookahead, noise, an EMA or SWA copied into the model, weights averaged over processes"
+
+
+def count_outside(weight: Tensor, bits: Tensor) -> int:
+    """How many non-zeros lie outside M."""
+    return int(((weight != 0) & (bits == 0)).sum())
+
+
+class Zeros:
+    """Finds non-zeros outside M; in training they are set to zero, and the first time it is said."""
+
+    def __init__(self, layers: Sequence[Layer]):
+        self._layers = layers
+        self._versions: list[int] = []
+        self._step = self._turn = 0
+        self._was_said = self._was_evaluated = False
+        self.seal()
+
+    def seal(self) -> None:
+        """The weights are as this package has left them."""
+        self._versions = [layer.version for layer in self._layers]
+        self._was_evaluated = False
+
+    def restore(self, everywhere: bool) -> None:
+        """Before a training step."""
+        if self._was_said:  # somebody writes, perhaps unseen: from now on every step masks all weights
+            for layer in self._layers:
+                keep_only(layer.weight, layer.bits)
+            return
+        self._step += 1
+        if self._step <= _FIRST or self._step % _EVERY == 0:
+            self._turn += 1
+            everywhere = everywhere or self._glance(self._layers[self._turn % len(self._layers)])
+        found = self._count(self._layers if everywhere else self._written())
+        for layer in found:
+            keep_only(layer.weight, layer.bits)
+        self._was_said = bool(found)
+        _warn(
+            found,
+            f"the weights have {{}}: something other than the optimizer's step writes to them ({_WRITERS}). They were "
+            "set to zero, and will be before each step; for an average that follows the mask use sparse.ema(decay).",
+        )
+
+    def notice(self) -> None:
+        """Before the first eval forward after a step: other weights may have been put in for it, and stay."""
+        if not self._was_evaluated:
+            self._was_evaluated = True
+            self._turn += 1
+            suspects = self._layers if any(self._glance(layer) for layer in self._layers) else self._written()
+            _warn(
+                self._count(suspects),
+                f"the model is evaluated with {{}} ({_WRITERS}): these are the numbers of a denser network; "
+                "sparse.ema(decay) is an average that follows the mask.",
+            )
+
+    def report(self) -> None:
+        """Before a result, which has its zeros outside M whatever the model holds."""
+        _warn(
+            self._count(self._layers),
+            f"the model's weights have {{}}: something other than the optimizer's step wrote to them ({_WRITERS}). "
+            "What is returned has zeros there; for an average that follows the mask use sparse.ema(decay).",
+        )
+
+    def _written(self) -> list[Layer]:
+        pairs = zip(self._layers, self._versions, strict=True)
+        return [layer for layer, version in pairs if layer.version != version]
+
+    def _glance(self, layer: Layer) -> bool:
+        if layer.is_dense:
+            return False
+        rows = max(1, _GLANCE * layer.shape[0] // layer.size)
+        parts = max(1, -(-layer.weight.shape[0] // rows))
+        start = self._turn // len(self._layers) % parts * rows
+        return bool(count_outside(layer.weight[start : start + rows], layer.bits[start : start + rows]))
+
+    def _count(self, layers: Sequence[Layer]) -> dict[Layer, int]:
+        counts = {layer: count_outside(layer.weight, layer.bits) for layer in layers if not layer.is_dense}
+        return {layer: count for layer, count in counts.items() if count}
+
+
+def _warn(found: dict[Layer, int], message: str) -> None:
+    if found:
+        layer, count = next(iter(found.items()))
+        others = f" and of {len(found) - 1} more" if len(found) > 1 else ""
+        non_zeros = "non-zero" if count == 1 else "non-zeros"
+        warnings.warn(
+            message.format(f"{count} {non_zeros} outside the mask of {layer.name}{others}"), CiglWarning, stacklevel=4
+        )

@@ -1,0 +1,148 @@
+"""What the hooks report about the user's loop, as one step after another."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch._C._functorch import peek_interpreter_stack
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+from cigl.sparsify.guards.agreement import Agreement
+from cigl.sparsify.guards.checks import Checks
+from cigl.sparsify.guards.mixed_modes import explain_backward
+from cigl.sparsify.guards.processes import Processes
+from cigl.sparsify.guards.watch import Watch
+from cigl.sparsify.guards.zeros import Zeros
+from cigl.sparsify.loop.kernels import Kernels
+from cigl.sparsify.loop.step import Step
+from cigl.sparsify.methods.random_mask import RandomMask
+from cigl.sparsify.parameters.layer import Layer
+from cigl.sparsify.results.ema import Averages
+
+if TYPE_CHECKING:
+    from cigl.sparsify.sparsifier import Sparsifier
+
+
+def outside_of_transforms() -> AbstractContextManager[Any]:
+    """Weights are written as they are, also where torch.func transforms the forward that is about to read them."""
+    return temporarily_clear_interpreter_stack() if peek_interpreter_stack() is not None else nullcontext()
+
+
+class Loop:
+    """Makes a step at its first event, reports the loop's events to it, and drops it at its end."""
+
+    def __init__(
+        self,
+        sparse: Sparsifier,
+        random_mask: RandomMask,
+        checks: Checks,
+        kernels: Kernels | None,
+        averages: Averages,
+    ):
+        self.step: Step | None = None
+        self._sparse, self._random_mask, self._checks = sparse, random_mask, checks
+        self.kernels, self._averages = kernels, averages
+        self._processes = Processes(sparse.layers, sparse.method.has_random_mask or bool(sparse.table.update_steps))
+        self.zeros, self.watch, self.agreement = Zeros(sparse.layers), Watch(sparse), Agreement(sparse)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a training forward of the step under way was seen."""
+        return self.step is not None and self.step.has_begun
+
+    def _current(self) -> Step:
+        if self.step is None:
+            self.step = Step(self._sparse, self._random_mask, self._processes, self.kernels)
+        return self.step
+
+    def on_forward(self, module: nn.Module) -> None:
+        changes = self.step is None or self.step.changes_weights(module.training)
+        gathered = self._sparse._sharding.before_change() if changes else []
+        with outside_of_transforms():
+            self._forward(module)
+        for group in gathered:
+            group.unshard()
+            group.wait_for_unshard()
+
+    def _forward(self, module: nn.Module) -> None:
+        is_part = module is not self._sparse.model
+        if not self.has_begun:
+            for layer in self._sparse.layers:
+                layer.follow_parameter()
+        if module.training:
+            if self.kernels is not None and not is_part:
+                self.kernels.on_forward()
+            if not self.has_begun:
+                self._checks.run(self._sparse.step)
+                self.zeros.restore(everywhere=self._sparse.table.updates(self._sparse.step + 1))
+            else:
+                self._current().forget_discarded()
+            self._current().forward(whole=not is_part)
+            self.watch.forward()
+            return
+        if not self.has_begun:
+            self.zeros.notice()
+            if is_part and self._sparse.method.has_random_mask and torch.is_grad_enabled():
+                explain_backward(module, self._sparse.layers, self)
+        if self.step is not None:
+            self.step.evaluate()
+
+    def torch_reads(self, parameters: Collection[nn.Parameter]) -> None:
+        """Weights whose Z was held by sparse kernels are about to be read by torch."""
+        if self.step is None:
+            return
+        with outside_of_transforms():
+            self.step.put_in_force(layer for layer in self._sparse.layers if layer.parameter in parameters)
+
+    def on_dense_gradient(self, layer: Layer, gradient: Tensor) -> None:
+        if self.kernels is None or not self.kernels.is_comparing:
+            self._current().keep_gradient(layer, gradient)
+
+    def on_gradient(self, layer: Layer) -> None:
+        self.watch.gradient(layer)
+        self._current().mask_gradient(layer)
+
+    def on_step_begin(self) -> None:
+        self._sparse._sharding.before_change()
+        if not self.has_begun:  # no hook of ours was called, perhaps because the modules are others
+            self._checks.parameters()
+        self.agreement.compare(self._sparse.step + 1)
+        self._current().begin_update()
+
+    def on_step_end(self) -> None:
+        step = self._current()
+        step.end_update()
+        for layer in self._sparse.layers:
+            if layer.gradient_was_changed():  # by a hook that came after ours, so the optimizer saw no masked one
+                layer.clear_inactive()
+        self.watch.updated()
+        self._averages.update()
+        try:
+            step.conclude()
+        finally:  # a user's score may fail: the step is over all the same
+            self._drop()
+        self.watch.step_ended()
+
+    def on_load_begin(self) -> None:
+        self.restore_weights()  # what is not among the loaded weights must be M*W
+
+    def on_load_end(self) -> None:
+        self._checks.weights_were_loaded()
+
+    def restore_weights(self) -> None:
+        """Whatever the moment, the parameters hold M*W, and the next training forward begins the step anew."""
+        if self.step is not None:
+            self.step.abandon()
+            self._drop()
+
+    def _drop(self) -> None:
+        self.step = None
+        for layer in self._sparse.layers:
+            layer.end_step()
+        if self.kernels is not None:
+            self.kernels.end_step()
+        self.zeros.seal()

@@ -1,0 +1,284 @@
+"""What comes out of a training: plain models that know nothing of this package."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from cigl.common.batches import default_forward
+from cigl.common.copying import deep_copy
+from cigl.common.errors import CiglError, CiglWarning
+from cigl.runtime.remembered import remember
+from cigl.sparsify.guards.zeros import count_outside
+from cigl.sparsify.methods.averaging import Mean, Snapshots
+from cigl.sparsify.methods.options import is_whole
+from cigl.sparsify.methods.random_mask import RandomMask
+from cigl.sparsify.parameters.layer import Layer
+from cigl.sparsify.results.batch_norm import Forward, reestimate_batch_norm, running_norms
+from cigl.sparsify.results.copies import make_plain
+from cigl.sparsify.results.sharded_copies import copy_sharded
+from cigl.sparsify.results.sharded_state import has_shards
+from cigl.sparsify.tensors.flat_indexing import as_scores, fill, keep_only
+from cigl.sparsify.tensors.random_numbers import key
+from cigl.sparsify.tensors.shards import average as average_over_processes
+from cigl.sparsify.tensors.shards import is_sharded, part_of, reshard, sums
+from cigl.sparsify.tensors.topk import Request, largest_of
+
+if TYPE_CHECKING:
+    from cigl.sparsify.sparsifier import Sparsifier
+
+_log = logging.getLogger("cigl")
+
+
+def finalize(
+    sparse: Sparsifier, loader: Iterable[Any] | None, forward: Forward | None, average: bool, whole: bool = False
+) -> nn.Module:
+    mean = sparse.collection if average and isinstance(sparse.collection, Mean) else None
+    if mean is not None and not mean.count:
+        raise CiglError(
+            f"there is nothing to average yet: {_progress(sparse)}; the first snapshot comes at step "
+            f"{sparse.table.snapshot_steps[0]}. Train on, or take the current weights with finalize(average=False)."
+        )
+    _need_loader(sparse, loader, changed=changes_weights(sparse, average))
+    _check_length(sparse)
+    if mean is not None and sparse.method.resparsify:
+        values = _cut_back(sparse, mean.mean)
+    elif mean is not None:
+        values = _with_announced_zeros(sparse, mean.mean)
+    else:
+        rates = sparse.mask_rates if sparse.method.final_weights == "p*W" else {}
+        final = {layer.name: layer.true_weight() * (1 - rates.get(layer.name, 0.0)) for layer in sparse.layers}
+        values = _with_announced_zeros(sparse, final)
+    model = _plain_copy(sparse, values, whole)
+    _reestimate(sparse, model, loader, forward)
+    return model
+
+
+def finalize_ema(
+    sparse: Sparsifier,
+    average: Mapping[str, Tensor],
+    loader: Iterable[Any] | None,
+    forward: Forward | None,
+    needs_loader: bool,
+    whole: bool,
+) -> nn.Module:
+    if needs_loader and loader is None and running_norms(sparse.model):
+        raise CiglError(
+            "the model has batch norm, and its statistics are not those of the average: pass a loader over training "
+            "data, finalize(loader), or average them too, sparse.ema(decay, use_buffers=True)."
+        )
+    sparse._check_modules()
+    _check_length(sparse)
+    model = _plain_copy(sparse, _with_announced_zeros(sparse, average), whole)
+    _reestimate(sparse, model, loader, forward)
+    return model
+
+
+def changes_weights(sparse: Sparsifier, average: bool = True) -> bool:
+    """Whether what ``finalize`` returns is not what was trained with: an average, or weights trained under Z."""
+    return sparse.method.has_random_mask or (average and isinstance(sparse.collection, Mean))
+
+
+def members(sparse: Sparsifier, n: int | None, random_mask: RandomMask) -> list[nn.Module]:
+    if n is not None:
+        n = _count(n)
+    if isinstance(sparse.collection, Snapshots):
+        snapshots = sparse.collection.models
+        n = len(snapshots) if n is None else n
+        if not 1 <= n <= len(snapshots):
+            raise CiglError(f"{len(snapshots)} snapshots were taken, {n} asked for: {_progress(sparse)}.")
+        return [_plain_copy(sparse, _with_announced_zeros(sparse, values)) for values in snapshots[-n:]]
+    if not sparse.method.has_random_mask:
+        raise CiglError(
+            f"method {sparse.method.name!r} has neither snapshots nor a random mask to draw members from; "
+            "'cigl-no-wma' and 'rigl-mcdp' have."
+        )
+    if n is None:
+        raise CiglError("say how many masks to draw: members(n), n at least 1.")
+    models = []
+    rates = random_mask.rates(sparse.step)
+    for number in range(n):
+        values = {}
+        for layer, off in zip(sparse.layers, random_mask.draw("members", number, rates), strict=True):
+            values[layer.name] = layer.true_weight()
+            fill(values[layer.name], off, 0)
+        models.append(_plain_copy(sparse, _with_announced_zeros(sparse, values)))
+    return models
+
+
+def sample_posterior(
+    sparse: Sparsifier, n: int, loader: Iterable[Any] | None, forward: Forward | None, seed: int
+) -> list[nn.Module]:
+    mean = sparse.collection
+    if not isinstance(mean, Mean) or not mean.second_moment:
+        raise CiglError(
+            "the second moment was not kept: attach with a method that averages and keeps it, for example "
+            "cigl.method('cigl', second_moment=True)."
+        )
+    n = _count(n)
+    if not is_whole(seed):
+        raise CiglError(f"seed is {seed!r}: give a whole number.")
+    if mean.count < 2:
+        raise CiglError(f"{mean.count} snapshots give no variance: {_progress(sparse)}.")
+    _need_loader(sparse, loader, changed=True)
+    if loader is not None and iter(loader) is loader and n > 1:
+        raise CiglError("the loader can be read only once, and each model needs it: pass a list or a DataLoader.")
+    variance = mean.variance()
+    starts = {name: part_of(p).start for name, p in sparse.model.named_parameters() if part_of(p).start}
+    models = []
+    for number in range(n):
+        values = {}
+        for name, value in mean.mean.items():
+            stream = "posterior" if name not in starts else f"posterior from {starts[name]}"
+            generator = torch.Generator().manual_seed(key(int(seed), stream, number, name) >> 1)
+            noise = torch.randn(value.shape, generator=generator, dtype=value.dtype).to(value.device)
+            values[name] = value + variance[name].clamp_min(0).sqrt() * noise
+        models.append(_plain_copy(sparse, _with_announced_zeros(sparse, values)))
+        _reestimate(sparse, models[-1], loader, forward)
+    return models
+
+
+def _reestimate(sparse: Sparsifier, model: nn.Module, loader: Iterable[Any] | None, forward: Forward | None) -> None:
+    """Batch-norm statistics of the model to be returned; of a sharded one the mean of what the processes have seen."""
+    if loader is None:
+        return
+    if running_norms(model):
+        with _remembering(model):
+            reestimate_batch_norm(model, loader, forward)
+    else:
+        _remember_inputs(model, loader, forward)
+    sharded = next((p for p in sparse.model.parameters() if is_sharded(p)), None)
+    if sharded is not None and running_norms(model):
+        statistics = [(norm.running_mean, norm.running_var) for norm in running_norms(model)]
+        average_over_processes(sharded, [each for pair in statistics for each in pair if each is not None])
+        reshard(model)  # its forward has gathered the weights
+
+
+class _Seen(Exception):
+    pass
+
+
+@contextmanager
+def _remembering(model: nn.Module, then_stop: bool = False) -> Iterator[None]:
+    """What the model is called with first are example inputs for cigl.save."""
+    seen: list[Any] = []
+
+    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not seen:
+            seen.append(None)
+            remember(model, args, kwargs)
+        if then_stop:
+            raise _Seen
+
+    handle = model.register_forward_pre_hook(note, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _remember_inputs(model: nn.Module, loader: Iterable[Any], forward: Forward | None) -> None:
+    """Of one batch, with which nothing is computed. What yields its batches only once is left alone."""
+    state = torch.get_rng_state()
+    try:
+        batches = iter(loader)
+        if batches is not loader:
+            batch = next(batches)
+            with _remembering(model, then_stop=True):
+                (forward or default_forward)(model, batch)
+    except Exception as error:  # a loader that isn't needed may be of any kind
+        if not isinstance(error, _Seen):
+            _log.debug("no example inputs could be read: %s", error)
+    finally:
+        torch.set_rng_state(state)
+
+
+def _count(n: Any) -> int:
+    """numpy's whole numbers are welcome; "2", 2.0 and True are not."""
+    if not is_whole(n) or n < 1:
+        raise CiglError(f"n is {n!r}: say how many models, as a whole number of at least 1.")
+    return int(n)
+
+
+def _progress(sparse: Sparsifier) -> str:
+    return f"{sparse.step} of the {sparse.table.steps} announced steps were seen"
+
+
+def _check_length(sparse: Sparsifier) -> None:
+    if sparse._loop.watch.is_off():
+        when = "early" if sparse.step < sparse.table.steps else "late"
+        warnings.warn(f"finalizing {when}: {_progress(sparse)}{sparse._loop.watch.why()}.", CiglWarning, stacklevel=4)
+
+
+def _need_loader(sparse: Sparsifier, loader: Iterable[Any] | None, changed: bool) -> None:
+    if loader is None and changed and running_norms(sparse.model):
+        raise CiglError(
+            "the model has batch norm, and its statistics are not those of the weights to be returned: pass a "
+            "loader over training data, finalize(loader)."
+        )
+
+
+def _cut_back(sparse: Sparsifier, mean: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Sup-tickets: the largest of the superposed weights, as many per layer as it may have."""
+    return dict(mean) | {layer.name: _largest(mean[layer.name], layer) for layer in sparse.layers}
+
+
+def _largest(value: Tensor, layer: Layer) -> Tensor:
+    """As many entries of largest magnitude as the layer may have, zeros elsewhere."""
+    value = value.clone()
+    bits = torch.zeros_like(value, dtype=torch.int8)
+    (chosen,) = largest_of([Request(as_scores(value.abs()), layer.target, layer.part)])
+    fill(bits, torch.from_numpy(chosen).to(value.device), -1)
+    keep_only(value, bits)
+    return value
+
+
+def _with_announced_zeros(sparse: Sparsifier, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """No weight outside M, whatever was written to the model, and no layer with more non-zeros than announced.
+
+    There may be fewer: an active weight may itself be zero.
+    """
+    result, cut = dict(values), []
+    for layer in sparse.layers:
+        value = result[layer.name]
+        if count_outside(value, layer.bits):
+            result[layer.name] = value = value.clone()
+            keep_only(value, layer.bits)
+    parts = [layer.part for layer in sparse.layers]
+    counts = sums(parts, [[int(result[layer.name].count_nonzero())] for layer in sparse.layers])
+    for layer, (count,) in zip(sparse.layers, counts, strict=True):
+        if count > layer.target:  # gradual pruning, before its last round
+            result[layer.name] = _largest(result[layer.name], layer)
+            cut.append(layer.name)
+    if cut:
+        message = (
+            f"the pruning of {cut[0]} was not completed: in what is returned, {len(cut)} layers were cut to the "
+            "announced number of weights, by magnitude."
+        )
+        warnings.warn(message, CiglWarning, stacklevel=4)
+    return result
+
+
+@torch.no_grad()
+def _plain_copy(sparse: Sparsifier, values: Mapping[str, Tensor], whole: bool = False) -> nn.Module:
+    """Of the model, with these ``values``; ``whole``: not sharded, even if the model is."""
+    if has_shards(sparse.model):
+        return copy_sharded(sparse.model, values, whole)
+    model = deep_copy(sparse.model)
+    make_plain(model)
+    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+    for name, value in values.items():
+        if name not in tensors:
+            raise CiglError(
+                f"{name} was removed from the model after cigl.attach: detach, and attach to the new model."
+            )
+        tensors[name].copy_(value)
+    for parameter in model.parameters():
+        parameter.grad = None
+    return model

@@ -1,0 +1,90 @@
+"""The sparsifier's state under FSDP2: DTensors, sharded as the parameters are, for torch.distributed.checkpoint.
+
+torch.distributed.checkpoint loads into a state that has all entries already, so a sharded state always has the same
+ones: averages that have not begun are zeros. DTensors of another number of processes and whole tensors are read too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cigl.sparsify.methods.averaging import wide
+from cigl.sparsify.tensors.shards import is_sharded, like, local, rows_of
+
+Convert = Callable[[nn.Parameter, Any], Any]
+
+
+def has_shards(model: nn.Module) -> bool:
+    return any(is_sharded(parameter) for parameter in model.parameters())
+
+
+def wrapped(state: Mapping[str, Any], model: nn.Module, snapshots: int, second_moment: bool) -> dict[str, Any]:
+    """Local rows as DTensors, with all entries; ``snapshots`` is how many there will be in all."""
+    parameters = dict(model.named_parameters())
+    zeros = {name: torch.zeros_like(local(p), dtype=wide(p.dtype)) for name, p in parameters.items()}
+    state = dict(state)
+    collection = state["collection"]
+    if collection is not None and "models" in collection:
+        models = collection["models"]
+        plain = {n: torch.zeros_like(local(p)) for n, p in parameters.items()} | dict(model.named_buffers())
+        missing = [plain] * max(0, snapshots - len(models))
+        state["collection"] = {"count": len(models), "models": [*models, *missing]}
+    elif collection is not None and not collection["count"]:
+        state["collection"] = {**collection, "mean": zeros, "squares": zeros if second_moment else {}}
+    if "ema" in state:
+        masks = {name: layer["mask"] for name, layer in state["layers"].items()}
+        state["ema"] = [e if e["count"] else {**e, "values": zeros, "masks": masks} for e in state["ema"]]
+    return _converted(state, parameters, like)
+
+
+def unwrapped(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
+    """The local rows of whatever was saved, without the zeros of averages that had not begun."""
+    state = _converted(state, dict(model.named_parameters()), _rows)
+    collection = state["collection"]
+    if collection is not None and "models" in collection:
+        count = collection.get("count", len(collection["models"]))
+        state["collection"] = {"models": collection["models"][:count]}
+    elif collection is not None and _has_not_begun(collection, "mean", "squares"):
+        state["collection"] = {**collection, "mean": {}, "squares": {}}
+    emas = state.get("ema", ())
+    state["ema"] = [{**e, "values": {}, "masks": {}} if _has_not_begun(e, "values") else e for e in emas]
+    return state
+
+
+def _has_not_begun(average: Mapping[str, Any], *parts: str) -> bool:
+    return not average["count"] and not any(bool(t.any()) for part in parts for t in average[part].values())
+
+
+def _rows(parameter: nn.Parameter, value: Any) -> Any:
+    """Of a value of another shape nothing: what reads it will say what is wrong."""
+    return rows_of(parameter, value) if isinstance(value, Tensor) and value.shape == parameter.shape else value
+
+
+def _converted(state: Mapping[str, Any], parameters: Mapping[str, nn.Parameter], convert: Convert) -> dict[str, Any]:
+    def each(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: convert(parameters[name], v) if name in parameters else v for name, v in values.items()}
+
+    def layer(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
+        one = parameters.get(name)
+        if one is None:
+            return dict(part)
+        memory = {key: convert(one, value) for key, value in part["memory"].items()}
+        tensors = {key: convert(one, part[key]) for key in ("mask", "explored")}
+        return {**part, **tensors, "memory": memory}
+
+    collection = state["collection"]
+    if collection is not None and "models" in collection:
+        collection = {**collection, "models": [each(model) for model in collection["models"]]}
+    elif collection is not None:
+        collection = {**collection, "mean": each(collection["mean"]), "squares": each(collection["squares"])}
+    emas = [{**e, "values": each(e["values"]), "masks": each(e["masks"])} for e in state.get("ema", ())]
+    return {
+        **state,
+        "layers": {name: layer(name, part) for name, part in state["layers"].items()},
+        "collection": collection,
+        **({"ema": emas} if emas else {}),
+    }

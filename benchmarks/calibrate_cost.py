@@ -14,7 +14,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import torch
 
-from cigl.calibrate import Streaming, report
+from cigl.calibrate import Streaming
+from cigl.calibrate.reports import report
 
 
 def seconds(run: Callable[[], object], repeats: int) -> float:

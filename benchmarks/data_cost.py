@@ -18,7 +18,7 @@ from torch import Tensor
 
 from cigl.data.augment import ImageStore
 from cigl.data.catalogue import FETCHED
-from cigl.data.memory import Images, MemorySplit
+from cigl.data.sources.memory import Images, MemorySplit
 
 BATCH, IMAGES, ROUNDS, GOAL = 128, 5_120, 15, 20
 NORMAL = FETCHED["cifar10"].facts.normal

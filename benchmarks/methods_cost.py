@@ -14,7 +14,7 @@ import time
 import torch
 
 from cigl.data import Source
-from cigl.data.memory import MemorySplit, Vectors
+from cigl.data.sources.memory import MemorySplit, Vectors
 from cigl.study.catalogue import study
 from cigl.study.grid import cells
 from cigl.train.config import Config

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 import cigl.models
 from cigl.data import Source
-from cigl.data.memory import MemorySplit, Vectors
+from cigl.data.sources.memory import MemorySplit, Vectors
 from cigl.train.config import Config
 from cigl.train.trainer import Splits, Trainer
 

@@ -21,8 +21,8 @@ from transformers import BertConfig, BertForSequenceClassification, Trainer, Tra
 
 import cigl
 from cigl.common.files import write
-from cigl.data import store
 from cigl.data.registry import from_npm
+from cigl.data.sources import store
 from cigl.integrations.transformers import CigLCallback
 
 TOPICS = ("earn", "acq", "crude", "trade", "money-fx", "interest", "ship", "sugar")

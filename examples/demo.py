@@ -21,7 +21,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
 from cigl.train.config import Config
-from cigl.train.folder import RunFolder
+from cigl.train.folder.run_folder import RunFolder
 
 SHOWN = {"accuracy": ("accuracy [%]", 100), "ece_15": ("ECE, 15 bins [%]", 100), "nll": ("NLL", 1)}
 
@@ -154,9 +154,9 @@ def write_page(
     """One file that opens offline: what was found, a diagram per method, the table, and what to do next."""
     from cigl.calibrate import Report
     from cigl.common.files import write
-    from cigl.report.bins_chart import diagrams
-    from cigl.report.charts import At
-    from cigl.report.document import document
+    from cigl.report.page.bins_chart import diagrams
+    from cigl.report.page.charts import At
+    from cigl.report.page.document import document
 
     heads, rows = table
     cells = [

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import cigl
-from cigl.calibrate import regression_report, report, split_and_scale, under_shift
+from cigl.calibrate import regression_report, split_and_scale, under_shift
+from cigl.calibrate.reports import report
 
 
 def parsed(shown: object) -> ElementTree.Element:

@@ -11,12 +11,12 @@ from cigl.common.lazy import lazy_attributes
 if TYPE_CHECKING:
     from cigl import calibrate, data, models, runtime, sparsify, train
     from cigl.calibrate import reliability_diagrams
-    from cigl.calibrate.compare import compare
-    from cigl.calibrate.evaluate import evaluate
+    from cigl.calibrate.reports.compare import compare
+    from cigl.calibrate.reports.evaluate import evaluate
     from cigl.common.preprocessing import Preprocessing
     from cigl.runtime import export_onnx, load, save, sparse_inference
     from cigl.sparsify import Sparsifier, constant, cosine, linear, reestimate_batch_norm, rise
-    from cigl.sparsify.attach import attach
+    from cigl.sparsify.attaching import attach
     from cigl.sparsify.methods.catalogue import Method, method, methods
 
 __version__ = "0.1.0"
@@ -55,12 +55,12 @@ __getattr__, __dir__ = lazy_attributes(
     {
         "cigl": "calibrate data models runtime sparsify train",
         "cigl.calibrate": "reliability_diagrams",
-        "cigl.calibrate.compare": "compare",
-        "cigl.calibrate.evaluate": "evaluate",
+        "cigl.calibrate.reports.compare": "compare",
+        "cigl.calibrate.reports.evaluate": "evaluate",
         "cigl.common.preprocessing": "Preprocessing",
         "cigl.runtime": "export_onnx load save sparse_inference",
         "cigl.sparsify": "Sparsifier constant cosine linear reestimate_batch_norm rise",
-        "cigl.sparsify.attach": "attach",
+        "cigl.sparsify.attaching": "attach",
         "cigl.sparsify.methods.catalogue": "Method method methods",
     },
 )

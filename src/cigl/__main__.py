@@ -14,7 +14,7 @@ def main() -> None:
     try:
         with ends_at_once():
             from cigl.cli import app
-            from cigl.train.started import exits_without_teardown
+            from cigl.train.ranks.started import exits_without_teardown
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         if library == "cigl":
@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def _run(app: Any) -> None:
-    from cigl.train.started import is_first, wait_for_the_first
+    from cigl.train.ranks.started import is_first, wait_for_the_first
 
     if is_first("node"):
         app(prog_name="cigl")

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cigl.calibrate.bins import bin_of, width_edges
+from cigl.calibrate.measures.bins import bin_of, width_edges
 
 
 def world(

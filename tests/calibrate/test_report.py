@@ -15,7 +15,8 @@ import torch
 from simulate import world
 
 from cigl import CiglError, CiglWarning
-from cigl.calibrate import Report, report
+from cigl.calibrate import Report
+from cigl.calibrate.reports import report
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ import torch
 
 import cigl
 from cigl import CiglError
-from cigl.calibrate import Streaming, fit_temperature, regression_report, report
+from cigl.calibrate import Streaming, fit_temperature, regression_report
+from cigl.calibrate.reports import report
 
 LABELS = torch.arange(50) % 3
 
@@ -42,7 +43,7 @@ def test_the_number_of_bins_is_bounded():
 def test_the_most_bins_take_little_memory():
     program = """
 import torch
-from cigl.calibrate import report
+from cigl.calibrate.reports import report
 z = torch.randn(50, 300)
 r = report(logits=z, labels=z.argmax(1), bins=1000, resamples=1000)
 assert r.bins == 1000 and len(r.table) == 1000
@@ -59,7 +60,7 @@ assert r.bins == 1000 and len(r.table) == 1000
 
 def test_draws_in_blocks_are_the_same_numbers(monkeypatch):
     whole = report(logits=logits(), labels=LABELS, resamples=50)
-    monkeypatch.setattr("cigl.calibrate.metrics._CELLS", 200)
+    monkeypatch.setattr("cigl.calibrate.measures.metrics._CELLS", 200)
     parts = report(logits=logits(), labels=LABELS, resamples=50)
     np.testing.assert_allclose(parts.draws["ece_classwise_15"], whole.draws["ece_classwise_15"], rtol=1e-12)
 

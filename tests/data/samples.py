@@ -11,8 +11,8 @@ import zipfile
 import numpy as np
 from PIL import Image
 
-from cigl.data.facts import Facts, pixel_means
-from cigl.data.memory import Normal
+from cigl.data.sources.facts import Facts, pixel_means
+from cigl.data.sources.memory import Normal
 
 
 def pixels(*shape, seed=0):

@@ -10,7 +10,7 @@ import pytest
 from samples import tar_bytes, write_files, zip_bytes
 
 from cigl.common.errors import CiglError
-from cigl.data.archive import unpack
+from cigl.data.sources.archive import unpack
 
 GOOD = {"a/b.txt": b"hello" * 100, "./c.txt": b"", "d.bin": bytes(range(256)) * 50}
 

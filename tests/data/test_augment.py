@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cigl.data.augment import ImageStore
-from cigl.data.draw import below, raw
+from cigl.data.splits.draw import below, raw
 
 
 def random_images(count, channels=3, height=8, width=12):

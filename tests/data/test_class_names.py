@@ -7,7 +7,7 @@ import cigl
 import cigl.data
 from cigl.common.errors import CiglError
 from cigl.data.catalogue import FETCHED
-from cigl.data.class_names import CIFAR100
+from cigl.data.sources.class_names import CIFAR100
 
 TWO = (torch.randn(6, 3, 4, 4), torch.arange(6) % 2)
 

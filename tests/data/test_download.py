@@ -8,7 +8,7 @@ import pytest
 from server import serve
 
 from cigl.common.errors import CiglError
-from cigl.data.download import TRIES, Remote, download
+from cigl.data.sources.download import TRIES, Remote, download
 
 CONTENT = random.Random(0).randbytes(300_000)
 SHA = hashlib.sha256(CONTENT).hexdigest()

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cigl.data.draw import below, order, raw, unit
+from cigl.data.splits.draw import below, order, raw, unit
 
 PINNED = [10614586413795532055, 13176155632974832104]
 PINNED_ORDER = [3, 6, 1, 0, 2, 4, 7, 5]

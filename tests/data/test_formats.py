@@ -9,7 +9,7 @@ from PIL import Image
 from samples import cifar_bytes, idx_bytes, jpeg, labels, pixels, tiny_imagenet_files, write_files, write_idx
 
 from cigl.common.errors import CiglError
-from cigl.data.formats import cifar_folder, cifar_records, cifar_sheets, idx, idx_folder, tiny_imagenet_folder
+from cigl.data.sources.formats import cifar_folder, cifar_records, cifar_sheets, idx, idx_folder, tiny_imagenet_folder
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bytes])

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from cigl.data.draw import raw
-from cigl.data.picture import random_box, random_crop
+from cigl.data.splits.draw import raw
+from cigl.data.splits.picture import random_box, random_crop
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(0, 10**6))

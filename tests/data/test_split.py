@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cigl.common.errors import CiglError
 from cigl.data.augment import ImageStore
-from cigl.data.memory import Images, MemorySplit, Normal, Vectors
+from cigl.data.sources.memory import Images, MemorySplit, Normal, Vectors
 
 
 def vectors(labels):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from samples import labels, pixels
 
 from cigl.common.errors import CiglError
-from cigl.data import store
-from cigl.data.formats import Arrays
+from cigl.data.sources import store
+from cigl.data.sources.formats import Arrays
 
 ARRAYS = Arrays(pixels(6, 3, 5, 4), labels(6, 3), pixels(2, 3, 5, 4, seed=1), labels(2, 2))
 

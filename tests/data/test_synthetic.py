@@ -9,7 +9,7 @@ import torch
 
 import cigl.data
 from cigl.common.errors import CiglError
-from cigl.data import synthetic
+from cigl.data.sources import synthetic
 
 
 def test_made_here_and_without_a_trace(monkeypatch, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from cigl.common.errors import CiglError, CiglWarning
 from cigl.integrations.trackers import TRACKERS, check_trackers
 from cigl.train.config import Config
-from cigl.train.folder import RunFolder
+from cigl.train.folder.run_folder import RunFolder
 from cigl.train.run import resume, train
 
 CONFIG = Config(

@@ -18,7 +18,7 @@ from cigl.common.errors import CiglError
 from cigl.study import catalogue
 from cigl.study.store import StudyFolder
 from cigl.train.config import read_keys, resolve
-from cigl.train.folder import RunFolder
+from cigl.train.folder.run_folder import RunFolder
 
 # Named in an extra and imported by no module of ours, but by a library in a call of ours, or by the user.
 INDIRECT = {

@@ -7,8 +7,8 @@ from made_runs import METHODS, a_study, finish, make
 
 from cigl import CiglError
 from cigl.calibrate import Report
-from cigl.report.evidence import Evidence
-from cigl.report.metrics import measured
+from cigl.report.evidence.measurements import Evidence
+from cigl.report.evidence.metrics import measured
 from cigl.study.grid import cells
 from cigl.study.store import StudyFolder
 

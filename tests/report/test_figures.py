@@ -7,9 +7,9 @@ import pytest
 from made_runs import METHODS, a_study, make
 
 from cigl.calibrate import Report
-from cigl.report.charts import At
-from cigl.report.evidence import Evidence
-from cigl.report.figures import (
+from cigl.report.evidence.measurements import Evidence
+from cigl.report.evidence.statistics import mean
+from cigl.report.figures.catalogue import (
     FIGURES,
     SUFFIXES,
     chosen_for,
@@ -20,9 +20,9 @@ from cigl.report.figures import (
     prepare_polygons,
     prepare_reliability,
 )
-from cigl.report.looks import looks
-from cigl.report.statistics import mean
-from cigl.report.turns import turning_points
+from cigl.report.figures.styles import looks
+from cigl.report.page.charts import At
+from cigl.report.tables.turns import turning_points
 from cigl.study.catalogue import EXPERIMENTS, SCALES, study
 
 

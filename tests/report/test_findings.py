@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from made_runs import a_study, make
 
-from cigl.report.entries import difference_entry
-from cigl.report.evidence import Evidence, Measured
-from cigl.report.findings import Comparison, against_reference
-from cigl.report.statistics import OverSeeds
-from cigl.report.tables import kinds_of_tables
+from cigl.report.evidence.measurements import Evidence, Measured
+from cigl.report.evidence.statistics import OverSeeds
+from cigl.report.tables.catalogue import kinds_of_tables
+from cigl.report.tables.entries import difference_entry
+from cigl.report.tables.findings import Comparison, against_reference
 
 FLAT = np.zeros(1000)
 

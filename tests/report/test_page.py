@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import pytest
 from made_runs import a_study, make
 
-from cigl.report.evidence import Evidence
+from cigl.report.evidence.measurements import Evidence
 from cigl.report.write import write_report
 from cigl.study.catalogue import study
 from cigl.study.grid import Study, cells

@@ -1,6 +1,6 @@
 import pytest
 
-from cigl.report import paper
+from cigl.report.evidence import paper
 from cigl.study.catalogue import EXPERIMENTS, METHODS, study
 from cigl.study.grid import cells
 from cigl.train.config import resolve

@@ -6,7 +6,7 @@ import pytest
 from made_runs import METHODS as MADE
 from made_runs import a_study
 
-from cigl.report.recognise import experiment, kinds, of_kind, relation_to_paper
+from cigl.report.evidence.recognise import experiment, kinds, of_kind, relation_to_paper
 from cigl.study.catalogue import EXPERIMENTS, METHODS, study
 
 EVERYWHERE = [(name, scale) for name, each in EXPERIMENTS.items() for scale in each.scales]

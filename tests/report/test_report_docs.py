@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from cigl.report.figures import FIGURES
+from cigl.report.figures.catalogue import FIGURES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "report.md").read_text()
 
@@ -25,5 +25,5 @@ def test_what_the_docs_used_to_import():
     from cigl.study.statistics import difference, mean
 
     assert {each.__module__ for each in (Evidence, prepare_lines, difference, mean)} == {
-        "cigl.report.evidence", "cigl.report.figures", "cigl.report.statistics"
+        "cigl.report.evidence.measurements", "cigl.report.figures.catalogue", "cigl.report.evidence.statistics"
     }  # fmt: skip

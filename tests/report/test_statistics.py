@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from cigl.report.evidence import Measured
-from cigl.report.statistics import difference, mean, raised, t_quantile
+from cigl.report.evidence.measurements import Measured
+from cigl.report.evidence.statistics import difference, mean, raised, t_quantile
 
 flat = np.zeros(50)
 

@@ -10,11 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from made_runs import a_study, make
 
-from cigl.report.comparisons import change, relative
-from cigl.report.evidence import Evidence
-from cigl.report.formats import FORMATS, NOTHING, Entry, Table, to_csv, to_latex, to_markdown
-from cigl.report.metrics import METRICS
-from cigl.report.tables import kinds_of_tables, make_tables
+from cigl.report.evidence.comparisons import change, relative
+from cigl.report.evidence.measurements import Evidence
+from cigl.report.evidence.metrics import METRICS
+from cigl.report.tables.catalogue import kinds_of_tables, make_tables
+from cigl.report.tables.formats import FORMATS, NOTHING, Entry, Table, to_csv, to_latex, to_markdown
 from cigl.report.write import write_report
 from cigl.study.catalogue import study
 

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 import cigl
 from cigl.runtime.training.kernels import TrainingKernels
-from cigl.sparsify import attach as attach_module
+from cigl.sparsify import attaching as attach_module
 from cigl.sparsify.parameters.layer import Layer
 
 GOOD = {"sparsity": 0.7, "epochs": 10, "steps_per_epoch": 4, "update_every": 3}

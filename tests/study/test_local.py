@@ -14,7 +14,7 @@ from cigl.study.engine import run_cells
 from cigl.study.grid import cells
 from cigl.study.local import ATTEMPTS, LocalWorkers, _Worker
 from cigl.study.store import StudyFolder
-from cigl.train.folder import RunFolder
+from cigl.train.folder.run_folder import RunFolder
 
 RIGL = {"rigl": METHODS["rigl"]}
 

@@ -13,7 +13,7 @@ from cigl import CiglError
 from cigl.study.grid import cells
 from cigl.study.on_ray import find_ray
 from cigl.study.store import StudyFolder
-from cigl.train.folder import RunFolder
+from cigl.train.folder.run_folder import RunFolder
 
 EPOCHS = 300
 

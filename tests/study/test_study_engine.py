@@ -14,7 +14,7 @@ from cigl.study.grid import cells
 from cigl.study.show import duration, grid_progress, summary
 from cigl.study.store import StudyFolder
 from cigl.study.work import work
-from cigl.train.folder import RunFolder
+from cigl.train.folder.run_folder import RunFolder
 
 
 class Here:

@@ -14,12 +14,12 @@ import torch
 
 from cigl import CiglError
 from cigl.train.config import Config
-from cigl.train.folder import Busy, RunFolder
-from cigl.train.joining import joined
+from cigl.train.folder.run_folder import Busy, RunFolder
+from cigl.train.ranks.joining import joined
+from cigl.train.ranks.shared_folder import folder_of
+from cigl.train.ranks.started import exits_without_teardown
 from cigl.train.run import complete, resume, train
-from cigl.train.shared_folder import folder_of
 from cigl.train.signals import Stopped
-from cigl.train.started import exits_without_teardown
 from cigl.train.trainer import Splits, Trainer
 
 FOLDER = Path(sys.argv[1] if __name__ == "__main__" else ".")
@@ -160,7 +160,7 @@ def refusals(ranks):
 
 def main():
     torch.set_num_threads(1)
-    import cigl.train.shared_folder as shared
+    import cigl.train.ranks.shared_folder as shared
 
     shared.PATIENCE = 0.3
     with joined(minutes=2) as ranks:

@@ -12,7 +12,7 @@ from cigl.cli import app
 from cigl.common import tensors
 from cigl.runtime.program import library
 from cigl.train.config import Config
-from cigl.train.folder import RunFolder
+from cigl.train.folder.run_folder import RunFolder
 from cigl.train.run import resume, train
 from cigl.train.signals import Stopped
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from cigl.calibrate import Report
-from cigl.calibrate.report import report
-from cigl.train.folder import RunFolder
+from cigl.calibrate.reports.report import report
+from cigl.train.folder.run_folder import RunFolder
 from cigl.train.run import resume, train
 
 OLD = Path(__file__).parent / "version_0_1_0"

@@ -8,7 +8,7 @@ from PIL import Image
 
 from cigl.common.errors import CiglError, CiglWarning
 from cigl.train.config import Config
-from cigl.train.finished import finished_run
+from cigl.train.folder.finished import finished_run
 from cigl.train.run import resume, train
 from cigl.train.trainer import Splits
 

@@ -12,8 +12,8 @@ from ranks_worker import DROPOUT, LONG, NORM, SMALL
 from test_run import outcome
 
 from cigl.common import tensors
-from cigl.train.folder import RunFolder
-from cigl.train.ranks import Ranks
+from cigl.train.folder.run_folder import RunFolder
+from cigl.train.ranks.group import Ranks
 from cigl.train.run import train
 from cigl.train.signals import Stopped
 from cigl.train.trainer import Splits, Trainer

@@ -19,7 +19,7 @@ from cigl import CiglError, CiglWarning
 from cigl.common import tensors
 from cigl.train.config import Config
 from cigl.train.evaluate import evaluate_run
-from cigl.train.folder import RunFolder
+from cigl.train.folder.run_folder import RunFolder
 from cigl.train.run import complete, resume, train
 from cigl.train.signals import Stopped
 from cigl.train.trainer import Splits, Trainer

@@ -7,7 +7,7 @@ import torch
 
 from cigl import CiglError, CiglWarning
 from cigl.train.config import Config
-from cigl.train.folder import RunFolder
+from cigl.train.folder.run_folder import RunFolder
 
 
 def test_configuration_round_trips(tmp_path):
@@ -68,7 +68,7 @@ def test_leftovers_of_a_kill_are_removed(tmp_path):
 
 
 def test_a_second_process_is_refused_while_the_first_lives(tmp_path):
-    code = "import sys; from cigl.train.folder import RunFolder\nwith RunFolder(sys.argv[1]).locked(): print('mine')"
+    code = "import sys; from cigl.train.folder.run_folder import RunFolder\nwith RunFolder(sys.argv[1]).locked(): print('mine')"
     with RunFolder(tmp_path).locked():
         result = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
         assert "another process is training in" in result.stderr

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from cigl import CiglError
 from cigl.cli import app
-from cigl.train.started import Started, started
+from cigl.train.ranks.started import Started, started
 
 
 def test_without_torchrun_a_process_is_the_only_one(monkeypatch):
@@ -70,7 +70,7 @@ def test_a_missing_rendezvous_is_one_sentence(tmp_path):
 
 ENDING = """
 import atexit, sys
-from cigl.train.started import exits_without_teardown
+from cigl.train.ranks.started import exits_without_teardown
 
 class Late:
     def __del__(self):

@@ -8,7 +8,7 @@ from cigl import CiglError, CiglWarning
 from cigl.train import threads
 from cigl.train.config import Config
 from cigl.train.evaluate import evaluate_run
-from cigl.train.folder import RunFolder
+from cigl.train.folder.run_folder import RunFolder
 from cigl.train.run import resume, train
 
 SMALL = {"train_size": 320, "epochs": 2, "update_every": 4, "average_of": "p*W"}

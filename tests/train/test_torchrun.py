@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_run import outcome
 
-from cigl.train.folder import RunFolder
+from cigl.train.folder.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
 OPTIONS = [

@@ -1,34 +1,28 @@
-"""How confidence is measured and corrected.
+"""How confidence is measured and corrected."""
 
-``compare``, ``corrupt``, ``evaluate`` and ``report`` are modules that can be called like their main function.
-"""
-
-from typing import TYPE_CHECKING
-
-from cigl.calibrate.compare import Comparison, Difference
-from cigl.calibrate.diagram import prepare_reliability_diagram, prepare_shift_figure, reliability_diagrams
-from cigl.calibrate.ensemble import Ensemble, MonteCarlo, mean_prediction
-from cigl.calibrate.evaluate import predict
-from cigl.calibrate.regression import (
+from cigl.calibrate.corrections.corrupt import corrupt
+from cigl.calibrate.corrections.ensemble import Ensemble, MonteCarlo, mean_prediction
+from cigl.calibrate.corrections.temperature import (
+    HeldOut,
+    Temperature,
+    TemperatureScaled,
+    fit_temperature,
+    split_and_scale,
+)
+from cigl.calibrate.corrections.training import mixup, smooth_labels
+from cigl.calibrate.measures.regression import (
     RegressionReport,
     evaluate_regression,
     precision,
     regression_report,
     weight_decay,
 )
-from cigl.calibrate.report import Bin, Estimate, Report
-from cigl.calibrate.shift import Shift, under_shift
-from cigl.calibrate.streaming import Streaming
-from cigl.calibrate.temperature import HeldOut, Temperature, TemperatureScaled, fit_temperature, split_and_scale
-from cigl.calibrate.training import mixup, smooth_labels
-
-if TYPE_CHECKING:  # a type checker knows no callable modules: it sees the functions
-    from cigl.calibrate.compare import compare
-    from cigl.calibrate.corrupt import corrupt
-    from cigl.calibrate.evaluate import evaluate
-    from cigl.calibrate.report import report
-else:
-    from cigl.calibrate import compare, corrupt, evaluate, report
+from cigl.calibrate.measures.streaming import Streaming
+from cigl.calibrate.reports.compare import Comparison, Difference, compare
+from cigl.calibrate.reports.diagram import prepare_reliability_diagram, prepare_shift_figure, reliability_diagrams
+from cigl.calibrate.reports.evaluate import evaluate, predict
+from cigl.calibrate.reports.report import Bin, Estimate, Report, report
+from cigl.calibrate.reports.shift import Shift, under_shift
 
 __all__ = [
     "Bin",

@@ -6,7 +6,7 @@ reports, comparisons, their tables and files, and the page of a study then have 
 >>> def uncertain(given):
 ...     return given.samples.confidence < 0.5
 >>> share = register(Metric("below_half", "Confidence below ½", MeanOf(uncertain), unit="%", scale=100, decimals=1))
->>> from cigl.calibrate.report import report
+>>> from cigl.calibrate.reports.report import report
 >>> round(report(probabilities=[[0.4, 0.3, 0.3], [0.9, 0.1, 0.0]], labels=[0, 0]).below_half, 3)
 0.5
 >>> del METRICS["below_half"]
@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from cigl.calibrate.bins import Array
-from cigl.calibrate.intervals import calibration_interval, many_cells_interval, percentile_interval
-from cigl.calibrate.metrics import (
+from cigl.calibrate.measures.bins import Array
+from cigl.calibrate.measures.intervals import calibration_interval, many_cells_interval, percentile_interval
+from cigl.calibrate.measures.metrics import (
     Bins,
     Classwise,
     Measure,

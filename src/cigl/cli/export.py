@@ -79,7 +79,7 @@ def _to_cigl(run: Path, file: Path, half: bool) -> dict[str, Any]:
         raise CiglError(f"{run} is a file: to write a .cigl file, give the folder of a finished run.")
     with importing():
         import cigl
-        from cigl.train.finished import finished_run
+        from cigl.train.folder.finished import finished_run
 
     done = finished_run(run)
     about = {"config": done.config.plain(), "classes": len(done.classes), "shape": list(done.shape)}
@@ -103,7 +103,7 @@ def _to_onnx(run: Path, file: Path) -> dict[str, Any]:
         import cigl
         from cigl.runtime.format.entries import entries
         from cigl.runtime.onnx_files import OUTPUTS
-        from cigl.train.finished import finished_run
+        from cigl.train.folder.finished import finished_run
 
     if run.is_file():
         given = _of_file(run)

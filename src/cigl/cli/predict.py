@@ -115,7 +115,7 @@ def _of_run(path: Path) -> _Loaded:
     with importing():
         import cigl
         from cigl.calibrate import TemperatureScaled
-        from cigl.train.finished import finished_run
+        from cigl.train.folder.finished import finished_run
 
     done = finished_run(path)
     if done.preprocessing is None:

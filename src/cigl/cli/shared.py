@@ -65,8 +65,8 @@ def errors_in_one_line(
     ``several``: torchrun may run several processes of this command. One of them reports. ``words`` changes sentences of
     the library into those of the command.
     """
+    from cigl.train.ranks.started import RanksEnded, is_first, started, wait_for_the_first
     from cigl.train.signals import Stopped
-    from cigl.train.started import RanksEnded, is_first, started, wait_for_the_first
 
     def report(text: str, on: Literal["node", "all"] = "node") -> None:
         if is_first(on):

@@ -47,7 +47,7 @@ def train_command(**options: Any) -> None:
     out = Path(special["resume"] or special["out"] or _free_folder())
     with errors_in_one_line(lambda: _how_to_resume(out), several=True, words=in_flags):
         from cigl.train.progress import progress_bar
-        from cigl.train.started import is_first, started
+        from cigl.train.ranks.started import is_first, started
 
         other = [name for name in flags if name != "kernels"]
         if special["resume"] is not None and (other or special["config"] or special["preset"] or special["out"]):
@@ -62,7 +62,7 @@ def train_command(**options: Any) -> None:
         quiet = special["quiet"] or special["json"]
         with progress_bar(quiet or not is_first("all"), _title(config, special["resume"], out)) as progress:
             with importing():
-                from cigl.train.joining import joined
+                from cigl.train.ranks.joining import joined
                 from cigl.train.run import complete, resume, train
 
             log = _log(special)
@@ -112,8 +112,8 @@ def _log(special: dict[str, Any]) -> dict[str, Any]:
 
 def _trackers(out: Path) -> list[str]:
     """How to look at what a run has logged."""
-    from cigl.train.folder import RunFolder
-    from cigl.train.log import STATE
+    from cigl.train.folder.log import STATE
+    from cigl.train.folder.run_folder import RunFolder
 
     found = RunFolder(out).read_json(STATE) if (out / STATE).is_file() else {}
     return [each["where"] for each in found.values()]

@@ -15,14 +15,14 @@ import torch
 
 from cigl.common.errors import CiglError, unknown
 from cigl.common.preprocessing import Preprocessing
-from cigl.data import fetch, store
 from cigl.data.augment import ImageStore
 from cigl.data.catalogue import FETCHED, GENERATED, STREAMED, Dataset
-from cigl.data.folder import scan
-from cigl.data.memory import Images, MemorySplit
-from cigl.data.own import from_reference, from_tensors
-from cigl.data.split import Source, Split
-from cigl.data.stream import open_folder
+from cigl.data.sources import fetch, store
+from cigl.data.sources.folder import scan
+from cigl.data.sources.memory import Images, MemorySplit
+from cigl.data.sources.own import from_reference, from_tensors
+from cigl.data.splits.split import Source, Split
+from cigl.data.splits.stream import open_folder
 
 __all__ = ["Source", "Split", "from_tensors", "get", "names", "open"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cigl.data.draw import below, raw
+from cigl.data.splits.draw import below, raw
 
 
 class ImageStore:

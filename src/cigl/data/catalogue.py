@@ -11,14 +11,14 @@ from functools import partial
 from pathlib import Path
 
 from cigl.common.preprocessing import Normal
-from cigl.data.class_names import CIFAR10, CIFAR100, DIGITS, FASHION
-from cigl.data.download import Remote
-from cigl.data.facts import Facts
-from cigl.data.formats import Arrays, cifar_folder, cifar_sheets, idx_folder, tiny_imagenet_folder
 from cigl.data.registry import from_debian, from_npm
-from cigl.data.split import Source
-from cigl.data.stream import open_imagenet
-from cigl.data.synthetic import mnist1d
+from cigl.data.sources.class_names import CIFAR10, CIFAR100, DIGITS, FASHION
+from cigl.data.sources.download import Remote
+from cigl.data.sources.facts import Facts
+from cigl.data.sources.formats import Arrays, cifar_folder, cifar_sheets, idx_folder, tiny_imagenet_folder
+from cigl.data.sources.synthetic import mnist1d
+from cigl.data.splits.split import Source
+from cigl.data.splits.stream import open_imagenet
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from cigl.common.errors import CiglError, CiglWarning
 from cigl.common.files import write
 from cigl.common.images import examined
 from cigl.common.preprocessing import printable
-from cigl.data import store
-from cigl.data.folder import Tree
-from cigl.data.split import WHOLE, Share, part_of
+from cigl.data.sources import store
+from cigl.data.sources.folder import Tree
+from cigl.data.splits.split import WHOLE, Share, part_of
 
 MOST = 50_000  # images that are read when a run begins; of more, `cigl data check` is the one to do it
 SHOWN = 20  # problems of one kind

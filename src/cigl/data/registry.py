@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cigl.common.errors import CiglError
-from cigl.data.archive import unpack
+from cigl.data.sources.archive import unpack
 
 TIMEOUT = 1800.0
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from cigl.common.errors import CiglError, unknown
-from cigl.sparsify.attach import attach
+from cigl.sparsify.attaching import attach
 from cigl.sparsify.methods.catalogue import Method
 from cigl.sparsify.results.batch_norm import Forward
 from cigl.sparsify.sparsifier import Sparsifier

@@ -11,8 +11,8 @@ from torch import nn
 from cigl.common.errors import CiglError, unknown
 from cigl.models.factory import from_factory
 from cigl.models.plain import convnet, mlp
-from cigl.models.resnet import resnet
-from cigl.models.wide_resnet import wide_resnet
+from cigl.models.resnets import resnet
+from cigl.models.wide_resnets import wide_resnet
 
 Shape = tuple[int, ...]
 

@@ -10,13 +10,13 @@ from typing import Any
 import cigl
 from cigl.common.errors import CiglError
 from cigl.common.files import write
-from cigl.report import data
-from cigl.report.evidence import Evidence
-from cigl.report.figures import SUFFIXES, make_figures
-from cigl.report.formats import FORMATS
-from cigl.report.page import Section, page
-from cigl.report.tables import make_tables
-from cigl.report.text import count
+from cigl.report.evidence import data
+from cigl.report.evidence.measurements import Evidence
+from cigl.report.figures.catalogue import SUFFIXES, make_figures
+from cigl.report.page.layout import Section, page
+from cigl.report.tables.catalogue import make_tables
+from cigl.report.tables.formats import FORMATS
+from cigl.report.tables.text import count
 
 
 def write_report(folders: Sequence[Path], out: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from cigl.calibrate.ensemble import logits_of
+from cigl.calibrate.corrections.ensemble import logits_of
 from cigl.common import files
 from cigl.common.errors import CiglError
 from cigl.common.preprocessing import Preprocessing

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cigl.calibrate.ensemble import logits_of
+from cigl.calibrate.corrections.ensemble import logits_of
 from cigl.common.batches import default_forward
 from cigl.common.errors import CiglError
 from cigl.common.images import separate

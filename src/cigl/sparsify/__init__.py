@@ -1,6 +1,6 @@
 """How a network is trained sparse."""
 
-from cigl.sparsify import attach
+from cigl.sparsify.attaching import attach
 from cigl.sparsify.methods.catalogue import Method, method
 from cigl.sparsify.methods.schedule import constant, cosine, linear, rise
 from cigl.sparsify.results.batch_norm import reestimate_batch_norm

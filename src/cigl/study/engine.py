@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, TypedDict
 
 from cigl.study.grid import Cell
 from cigl.study.store import StudyFolder, record_failure
-from cigl.train.folder import RunFolder
+from cigl.train.folder.run_folder import RunFolder
 from cigl.train.signals import listening
 
 TICK = 0.25  # seconds between looks at signals and at the clock

@@ -92,7 +92,7 @@ def _rank_task(order: Order, variables: dict[str, str]) -> Outcome:
     import torch
 
     from cigl.study.work import work
-    from cigl.train.joining import joined
+    from cigl.train.ranks.joining import joined
 
     torch.set_num_threads(1)  # Ray counts a CPU for it
     with _environment(variables), joined() as ranks:

@@ -1,7 +1,7 @@
-"""Moved to ``cigl.report.statistics``; kept for scripts that were written after the docs of 0.1."""
+"""Moved to ``cigl.report.evidence.statistics``; kept for scripts that were written after the docs of 0.1."""
 
 
 def __getattr__(name: str) -> object:
-    from cigl.report import statistics
+    from cigl.report.evidence import statistics
 
     return getattr(statistics, name)

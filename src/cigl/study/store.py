@@ -22,7 +22,7 @@ from cigl.common.extras import from_extra
 from cigl.common.files import locked, write
 from cigl.study.grid import Cell, Study, cells
 from cigl.train.config import read_keys
-from cigl.train.folder import RunFolder
+from cigl.train.folder.run_folder import RunFolder
 
 
 @dataclass(frozen=True)

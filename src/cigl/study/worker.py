@@ -32,9 +32,9 @@ def main(threads: int) -> None:
 
     from cigl.common.errors import CiglError
     from cigl.study.work import work
-    from cigl.train.joining import joined
+    from cigl.train.ranks.joining import joined
+    from cigl.train.ranks.started import RanksEnded
     from cigl.train.signals import Stopped
-    from cigl.train.started import RanksEnded
 
     torch.set_num_threads(threads)
 

@@ -9,12 +9,12 @@ from torch import nn
 
 import cigl.models
 from cigl.calibrate import Ensemble, Report, TemperatureScaled
-from cigl.calibrate.report import report
+from cigl.calibrate.reports.report import report
 from cigl.common import tensors
 from cigl.common.errors import CiglError, CiglWarning
 from cigl.common.phases import phase
-from cigl.train.finished import MODEL
-from cigl.train.folder import RunFolder
+from cigl.train.folder.finished import MODEL
+from cigl.train.folder.run_folder import RunFolder
 from cigl.train.threads import recorded, threads_for, using
 from cigl.train.trainer import Trainer, opened
 

@@ -11,9 +11,8 @@ from cigl.common.errors import CiglError
 from cigl.common.phases import phase
 from cigl.integrations.trackers import check_trackers
 from cigl.train.config import TEMPERATURES, Config
-from cigl.train.folder import Busy, RunFolder
-from cigl.train.log import EVERY, Log
-from cigl.train.provenance import (
+from cigl.train.folder.log import EVERY, Log
+from cigl.train.folder.provenance import (
     DATA,
     VERSIONS,
     record,
@@ -23,9 +22,10 @@ from cigl.train.provenance import (
     started_on,
     versions,
 )
-from cigl.train.ranks import ONE, Ranks
-from cigl.train.result import finish
-from cigl.train.shared_folder import folder_of
+from cigl.train.folder.result import finish
+from cigl.train.folder.run_folder import Busy, RunFolder
+from cigl.train.ranks.group import ONE, Ranks
+from cigl.train.ranks.shared_folder import folder_of
 from cigl.train.signals import Requests, listening
 from cigl.train.threads import check_threads, recorded, threads_for, using
 from cigl.train.trainer import Trainer, opened

@@ -27,8 +27,8 @@ from cigl.common.errors import CiglError, CiglWarning, listed
 from cigl.common.phases import phase
 from cigl.data import Source, Split
 from cigl.data.check import require_readable
-from cigl.data.split import WHOLE, Share
-from cigl.sparsify.attach import attach
+from cigl.data.splits.split import WHOLE, Share
+from cigl.sparsify.attaching import attach
 from cigl.sparsify.methods.averaging import Mean
 from cigl.sparsify.methods.catalogue import Method, method, options
 from cigl.sparsify.methods.schedule import CycleTimetable
@@ -37,7 +37,7 @@ from cigl.train.config import METHOD_KEYS, Config
 from cigl.train.evaluation_batch import evaluation_batch
 from cigl.train.gradients import averaging_gradients, explain
 from cigl.train.optim import build_optimizer, lr_factor
-from cigl.train.ranks import ONE, Ranks
+from cigl.train.ranks.group import ONE, Ranks
 from cigl.train.threads import step_flops
 
 

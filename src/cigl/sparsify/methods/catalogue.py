@@ -20,7 +20,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from cigl.common.callable_module import make_callable
 from cigl.common.errors import CiglError, percent, unknown
 from cigl.common.references import load_reference
 from cigl.sparsify.methods.averaging import Collection, Mean, Snapshots
@@ -427,6 +426,3 @@ def _by_reference(text: str) -> Method:
     if not isinstance(found, Method):
         raise CiglError(f"{text} is a {type(found).__name__}, but must be or return a cigl.Method.")
     return found
-
-
-make_callable(__name__)

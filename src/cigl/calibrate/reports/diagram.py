@@ -1,0 +1,234 @@
+"""Figures. ``prepare_...`` computes what is shown and returns plain data; the rest only draws it.
+
+matplotlib is imported when something is drawn, and its global state (pyplot) is never touched.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cigl.calibrate.reports.report import Estimate, Report
+from cigl.common.errors import CiglError
+from cigl.common.files import whole_file
+
+if TYPE_CHECKING:
+    from cigl.calibrate.reports.shift import Shift
+
+FORMATS = (".svg", ".png", ".pdf")
+_STYLE: Any = {
+    "font.size": 8, "axes.linewidth": 0.6, "hatch.linewidth": 0.6, "svg.hashsalt": "cigl",
+    "text.parse_math": False,  # a $ in a user's title is a dollar
+}  # fmt: skip
+_HEADROOM = 1.4  # the corner above 1, where no bar can be
+_PANEL, _TITLE, _LINE = (3.2, 3.9), 0.3, 0.14  # inches
+_LETTERS = 38  # of a title's line
+_MANY = 40  # bins, from which on edges and intervals would hide the bars
+_MARKS = "os^Dv<>Pp*"
+_LINES = ("-", "--", "-.", ":")
+
+
+def prepare_reliability_diagram(report: Report) -> dict[str, Any]:
+    """What a reliability diagram shows: a bar per bin that has samples, and the text of its corner.
+
+    >>> from cigl.calibrate import prepare_reliability_diagram
+    >>> from cigl.calibrate.reports.report import report
+    >>> shown = prepare_reliability_diagram(report(probabilities=[[0.9, 0.1]] * 4, labels=[0, 0, 0, 1], bins=10))
+    >>> [(bar["count"], bar["accuracy"], round(bar["confidence"], 2)) for bar in shown["bars"]]
+    [(4, 0.75, 0.9)]
+    """
+    kept = ("low", "high", "count", "confidence", "accuracy", "accuracy_low", "accuracy_high")
+    bars = [{name: getattr(row, name) for name in kept} for row in report.table if row.count]
+    text = [f"ECE ({report.bins} bins) {_shown(report.ece)}", f"noise floor {report.ece.floor:.3f}"]
+    text += [f"accuracy {report.accuracy:.3f}", f"n = {report.n:,}"]
+    return {"n": report.n, "bins": report.bins, "bars": bars, "text": text}
+
+
+def reliability_diagrams(reports: Mapping[str, Report], path: str | os.PathLike[str]) -> None:
+    """Reliability diagrams side by side, one per named report; .svg, .png or .pdf by the path's suffix.
+
+    Bars are the accuracy per bin with its 95 % Clopper-Pearson interval; the hatched part reaches to the mean
+    confidence: where it stands above the dot, the model is over-confident. Below, where the samples are.
+
+    >>> from cigl import reliability_diagrams
+    >>> import tempfile
+    >>> from cigl.calibrate.reports.report import report
+    >>> one = report(probabilities=[[0.9, 0.1]] * 4, labels=[0, 0, 0, 1])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     reliability_diagrams({"dense": one, "sparse": one}, f"{folder}/both.svg")
+    """
+    if not isinstance(reports, Mapping) or not all(isinstance(one, Report) for one in reports.values()):
+        raise CiglError("pass {name: report, ...}; a single report draws itself, report.reliability_diagram(path).")
+    if not reports:
+        raise CiglError("there are no reports to draw: pass {name: report, ...}.")
+    prepared = {name: prepare_reliability_diagram(report) for name, report in reports.items()}
+    columns = min(len(prepared), 4)
+    rows = math.ceil(len(prepared) / columns)
+
+    def draw(figure: Any) -> None:
+        titles = {name: "\n".join(textwrap.wrap(str(name), _LETTERS)[:3]) for name in prepared}
+        lines = max(titles[name].count("\n") for name in list(prepared)[:columns])
+        above = 1 + _LINE * lines / (_PANEL[1] * rows)  # the legend, clear of the first row's titles
+        top = 1 - _TITLE / (_PANEL[1] * rows)
+        outer = figure.add_gridspec(rows, columns, wspace=0.32, hspace=0.38, top=top)
+        for place, (name, shown) in enumerate(prepared.items()):
+            inner = outer[place // columns, place % columns].subgridspec(2, 1, height_ratios=(4, 1), hspace=0.06)
+            upper = figure.add_subplot(inner[0])
+            lower = figure.add_subplot(inner[1], sharex=upper)
+            _draw_bars(upper, lower, shown, first=place % columns == 0)
+            upper.set_title(titles[name], parse_math=False, fontsize=8)
+        figure.legend(
+            *upper.get_legend_handles_labels(),
+            loc="lower center",
+            bbox_to_anchor=(0.5, above),
+            ncols=3,
+            columnspacing=1,
+            handlelength=1.5,
+            frameon=False,
+            fontsize=7,
+        )
+
+    save_figure(draw, path, (_PANEL[0] * columns, _PANEL[1] * rows))
+
+
+def _draw_bars(upper: Any, lower: Any, shown: dict[str, Any], first: bool) -> None:
+    bars = shown["bars"]
+    left = [bar["low"] for bar in bars]
+    width = [bar["high"] - bar["low"] for bar in bars]
+    accuracy = [bar["accuracy"] for bar in bars]
+    confidence = [bar["confidence"] for bar in bars]
+    gap = [c - a for c, a in zip(confidence, accuracy, strict=True)]
+    ends = [
+        [a - bar["accuracy_low"] for a, bar in zip(accuracy, bars, strict=True)],
+        [bar["accuracy_high"] - a for a, bar in zip(accuracy, bars, strict=True)],
+    ]
+    middle = [a + w / 2 for a, w in zip(left, width, strict=True)]
+    edge = 0.6 if shown["bins"] <= _MANY else 0
+    upper.plot([0, 1], [0, 1], color="0.35", linestyle="--", linewidth=0.8, zorder=3)
+    upper.bar(left, accuracy, width, align="edge", color="0.82", edgecolor="black", linewidth=edge, label="accuracy")
+    upper.bar(
+        left,
+        gap,
+        width,
+        bottom=accuracy,
+        align="edge",
+        facecolor="none",
+        edgecolor="0.25",
+        hatch="/////",
+        linewidth=edge,
+        label="gap to confidence",
+        zorder=2,
+    )
+    size = 2 if edge else 1
+    upper.errorbar(
+        middle,
+        accuracy,
+        ends,
+        fmt="o",
+        color="black",
+        markersize=size,
+        elinewidth=edge * 4 / 3 or 0.3,
+        capsize=1.5 if edge else 0,
+        zorder=4,
+        label="95 % interval",
+    )
+    upper.axhline(1, color="black", linewidth=0.4)
+    upper.set(xlim=(0, 1), ylim=(0, _HEADROOM), yticks=[0, 0.2, 0.4, 0.6, 0.8, 1])
+    upper.text(0.03, 0.98, "\n".join(shown["text"]), transform=upper.transAxes, va="top", fontsize=7, linespacing=1.25)
+    upper.tick_params(labelbottom=False)
+    lower.bar(
+        left, [bar["count"] for bar in bars], width, align="edge", color="0.55", edgecolor="black", linewidth=edge
+    )
+    lower.set_xlabel("confidence")
+    lower.locator_params(axis="y", nbins=2, integer=True)
+    if first:
+        upper.set_ylabel("accuracy")
+        lower.set_ylabel("samples")
+
+
+def prepare_shift_figure(shift: Shift) -> dict[str, Any]:
+    """Per number and kind: severities, values, interval ends and, for the ECE, floors."""
+    names = ("accuracy", "nll", "ece")
+    bins = next(iter(next(iter(shift.reports.values())).values())).bins
+    panels: dict[str, Any] = {}
+    for name in names:
+        lines = {}
+        for kind, row in shift.reports.items():
+            estimates = [getattr(one, name) for one in row.values()]
+            lines[kind] = {
+                "severity": list(row),
+                "value": [float(e) for e in estimates],
+                "low": [e.low for e in estimates],
+                "high": [e.high for e in estimates],
+                "floor": [e.floor for e in estimates],
+            }
+        panels[f"ece_{bins}" if name == "ece" else name] = lines
+    return panels
+
+
+def shift_figure(shift: Shift, path: str | os.PathLike[str]) -> None:
+    """Draw ``prepare_shift_figure``; intervals are 95 %, the dotted line of the ECE is the mean noise floor."""
+    panels = prepare_shift_figure(shift)
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots(1, len(panels))
+        for panel, (name, lines) in zip(axes, panels.items(), strict=True):
+            for number, (kind, line) in enumerate(lines.items()):
+                spread = 0.12 * (number - (len(lines) - 1) / 2)  # side by side, so that intervals don't overlap
+                shades = [str(round(0.55 * number / max(1, len(lines) - 1), 2))]
+                ends = [
+                    [v - low for v, low in zip(line["value"], line["low"], strict=True)],
+                    [high - v for v, high in zip(line["value"], line["high"], strict=True)],
+                ]
+                ends = [[max(0.0, end) for end in side] for side in ends]
+                panel.errorbar(
+                    [s + spread for s in line["severity"]],
+                    line["value"],
+                    ends,
+                    label=kind,
+                    color=shades[0],
+                    marker=_MARKS[number % len(_MARKS)],
+                    linestyle=_LINES[number % len(_LINES)],
+                    markersize=3.5,
+                    linewidth=0.9,
+                    elinewidth=0.6,
+                )
+            if floors := [f for line in lines.values() for f in line["floor"] if f is not None]:
+                panel.axhline(
+                    sum(floors) / len(floors), color="black", linestyle=(0, (1, 3)), linewidth=0.9, label="noise floor"
+                )
+                panel.set_ylim(bottom=0)
+            panel.set(xlabel="severity (0: as they are)", title=name, xticks=next(iter(lines.values()))["severity"])
+        axes[-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize=7, frameon=False, handlelength=3)
+
+    save_figure(draw, path, (9.0, 2.9))
+
+
+def _shown(e: Estimate) -> str:
+    return f"{e:.3f} [{e.low:.3f}, {e.high:.3f}]"
+
+
+def save_figure(draw: Any, path: str | os.PathLike[str], size: tuple[float, float]) -> None:
+    """``draw(figure)`` on an empty figure of ``size`` inches, and write it whole; the suffix says the format."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in FORMATS:
+        raise CiglError(f"{Path(path).name} has no suffix that says the format: use {', '.join(FORMATS)}.")
+    try:
+        import matplotlib
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise CiglError("figures need matplotlib: pip install 'cigl[plot]'.") from None
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=size)
+        FigureCanvasAgg(figure)
+        draw(figure)
+        stamp = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[
+            suffix
+        ]  # the same data, the same file
+        with whole_file(path) as file:
+            figure.savefig(file, bbox_inches="tight", dpi=160, metadata=stamp)

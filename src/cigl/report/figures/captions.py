@@ -1,0 +1,72 @@
+"""How a figure is to be read, below it; what there is to see in it, ``findings`` says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cigl.report.evidence.measurements import Evidence
+from cigl.report.figures.figure_data import Line, LinesData, MasksData, PolygonsData, ReliabilityData
+from cigl.report.tables.text import percents, span
+
+_INTERVALS = "Bands and bars are 95 % intervals over seeds and test points."
+
+
+def of_lines(evidence: Evidence, setting: str, data: LinesData) -> str:
+    return " ".join(filter(None, [lowest(data), _INTERVALS]))
+
+
+def of_points(evidence: Evidence, setting: str, data: LinesData) -> str:
+    return " ".join(filter(None, [lowest(data), "Points are means over seeds, with their 95 % intervals."]))
+
+
+def of_scaled(evidence: Evidence, setting: str, data: LinesData) -> str:
+    return f"Temperature scaling changes no prediction, so the accuracy is as without it. {_INTERVALS}"
+
+
+def lowest(data: LinesData) -> str:
+    """Which method has the lowest ECE at each sparsity, and how far its accuracy is from the highest there."""
+    best: dict[float, tuple[float, str, str]] = {}
+    lines, accuracies = data.panels[0].lines, data.panels[1]
+    for line in lines:
+        for sparsity, value in zip(line.sparsity, line.mean, strict=True):
+            one = (value, line.method, line.label)
+            best[sparsity] = min(best.get(sparsity, one), one)
+    counted = [s for s in best if sum(s in line.sparsity for line in lines) > 1]
+    winners: dict[tuple[str, str], list[float]] = {}
+    for sparsity in sorted(counted):
+        winners.setdefault(best[sparsity][1:], []).append(sparsity)
+    said = []
+    for (method, label), places in winners.items():
+        there = [dict(_at(accuracies.lines, sparsity)) for sparsity in places]
+        below = [max(values.values()) - values[method] for values in there if method in values]
+        far = f"accuracy {span(below, '{:.1f}')} points below the highest" if any(below) else "highest accuracy too"
+        said.append(f"{label} at {percents(places)} ({far})")
+    return f"Lowest ECE: {'; '.join(said)}." if said else ""
+
+
+def _at(lines: Sequence[Line], sparsity: float) -> list[tuple[str, float]]:
+    return [(line.method, line.mean[line.sparsity.index(sparsity)]) for line in lines if sparsity in line.sparsity]
+
+
+def of_turns(evidence: Evidence, setting: str, data: LinesData) -> str:
+    return f"A turn counts where its 95 % interval is clear of both neighbours'. {_INTERVALS}"
+
+
+def of_polygons(evidence: Evidence, setting: str, data: PolygonsData) -> str:
+    return (
+        "“Significantly” means that the 95 % interval of the paired difference excludes 0. On the page: a panel per "
+        "calibrator, with 95 % intervals; in the files: polygons from 0 in the middle, the smaller the better."
+    )
+
+
+def of_reliability(evidence: Evidence, setting: str, data: ReliabilityData) -> str:
+    parts = [
+        f"{panel.title}: ECE {panel.ece:.3f}, confidence {'above' if panel.gap > 0 else 'below'} accuracy by "
+        f"{abs(100 * panel.gap):.1f} points."
+        for panel in data.panels
+    ]
+    return " ".join([*parts, "Hatched: the gap between confidence and accuracy in each bin."])
+
+
+def of_masks(evidence: Evidence, setting: str, data: MasksData) -> str:
+    return "Bars are the standard deviation over seeds."

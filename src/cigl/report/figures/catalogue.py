@@ -1,0 +1,289 @@
+"""The figures: which studies have them, and what they show.
+
+``drawing`` draws it for documents and ``charts`` for the page; ``findings`` and ``captions`` put it into words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from cigl.report.evidence.comparisons import Spread, masked_accuracies
+from cigl.report.evidence.measurements import Evidence
+from cigl.report.evidence.metrics import ACCURACY, ECE, GAP, NLL, heading, lookup
+from cigl.report.evidence.recognise import (
+    compares_methods,
+    fits_temperatures,
+    from_dense_to_empty,
+    kinds,
+    of_kind,
+    sparsities,
+)
+from cigl.report.evidence.statistics import mean
+from cigl.report.figures import captions, drawing
+from cigl.report.figures.figure_data import (
+    Diagram,
+    Line,
+    LinesData,
+    MaskLine,
+    MasksData,
+    Panel,
+    Polygon,
+    PolygonsData,
+    ReliabilityData,
+    WithSd,
+)
+from cigl.report.page import bins_chart, charts
+from cigl.report.tables import findings
+from cigl.report.tables.text import percent
+from cigl.study.grid import Study
+
+SUFFIXES = (".svg", ".png")
+# The paper's calibrators, each with the kind of its runs and whether these are temperature-scaled.
+_CALIBRATORS = {
+    "mixup": ("rigl-mixup", False),
+    "temperature scaling": ("rigl", True),
+    "label smoothing": ("rigl-ls", False),
+}
+_PARTS = ("rigl", "rigl-wdp", "cigl-no-rm", "cigl-no-wma", "cigl")  # CigL, and what is left without its parts
+_COMPARED = 0.95  # the sparsity whose reliability diagram stands beside the dense one's
+
+
+def prepare_lines(evidence: Evidence, setting: str, *, scaled: bool = False) -> LinesData:
+    """Per panel a line for each method: sparsities, means and interval ends; for the ECE the noise floor too."""
+    panels = tuple(_panel(evidence, setting, metric, scaled) for metric in (ECE, NLL if scaled else ACCURACY))
+    several = {s for panel in panels for line in panel.lines for s in line.sparsity if len(line.sparsity) > 1}
+    cigl = of_kind(evidence.study, "cigl")
+    bold = (evidence.study.reference, *(cigl if len(cigl) == 1 else ()))
+    return LinesData(panels, tuple(sorted(several)), bold)
+
+
+def _panel(evidence: Evidence, setting: str, metric: str, scaled: bool) -> Panel:
+    methods = evidence.methods(setting)
+    found = (line(evidence, setting, method, metric, scaled) for method in methods)
+    lines = tuple(one for one in found if one.sparsity)
+    floors: dict[float, list[float]] = {}
+    for method in methods:
+        for sparsity in evidence.sparsities(setting, [method]):
+            if numbers := evidence.numbers(setting, method, sparsity, metric, scaled):
+                floors.setdefault(sparsity, []).append(mean(numbers).floor)
+    floor = {s: sum(values) / len(values) for s, values in sorted(floors.items()) if any(values)}
+    shown = lookup(metric)
+    return Panel(heading(metric), lines, floor, shown.better, shown.decimals)
+
+
+def line(
+    evidence: Evidence, setting: str, method: str, metric: str, scaled: bool, at: Collection[float] | None = None
+) -> Line:
+    """One method at all of its sparsities, or at some of them."""
+    scale = lookup(metric).scale
+    found = {s: evidence.numbers(setting, method, s, metric, scaled) for s in evidence.sparsities(setting, [method])}
+    kept = {s: numbers for s, numbers in found.items() if numbers and (at is None or s in at)}
+    points = [mean(numbers) for numbers in kept.values()]
+    means, lows, highs = (tuple(scale * getattr(one, part) for one in points) for part in ("value", "low", "high"))
+    seeds = tuple({seed: scale * one.value for seed, one in numbers.items()} for numbers in kept.values())
+    return Line(method, evidence.study.label(method), tuple(kept), means, lows, highs, seeds)
+
+
+def prepare_points(evidence: Evidence, setting: str, *, parts: Collection[str] = (), scaled: bool = False) -> LinesData:
+    """As lines, at every sparsity; or for methods of some kinds alone, at the sparsities of the reference."""
+    data = prepare_lines(evidence, setting, scaled=scaled)
+    if not parts:
+        every = {s for panel in data.panels for one in panel.lines for s in one.sparsity}
+        return replace(data, sparsity=tuple(sorted(every)))
+    wanted = set(evidence.sparsities(setting, [evidence.study.reference]))
+    methods = [method for kind in parts for method in of_kind(evidence.study, kind)]
+    panels = []
+    for panel in data.panels:
+        lines = (one for one in panel.lines if one.method in methods and wanted & set(one.sparsity))
+        panels.append(replace(panel, lines=tuple(lines)))
+    return replace(data, panels=tuple(panels), sparsity=tuple(sorted(wanted)))
+
+
+def prepare_polygons(evidence: Evidence, setting: str) -> PolygonsData:
+    """Per calibrator the ECE of CigL and of RigL with that calibrator, at the sparsities that both have."""
+    study, panels = evidence.study, []
+    cigl = next(iter(of_kind(study, "cigl")), "")
+    rigl = next(iter(of_kind(study, "rigl")), "RigL")
+    ours = line(evidence, setting, cigl, ECE, False)
+    for name, (kind, scaled) in _CALIBRATORS.items():
+        for method in of_kind(study, kind)[:1]:
+            theirs = line(evidence, setting, method, ECE, scaled, ours.sparsity)
+            if len(theirs.sparsity) >= 3:  # fewer corners are no polygon
+                both = line(evidence, setting, cigl, ECE, False, theirs.sparsity)
+                other = replace(theirs, label=f"{study.label(rigl)} + {name}")
+                panels.append(Polygon(name, both, other, scaled))
+    return PolygonsData(tuple(panels))
+
+
+def prepare_masks(evidence: Evidence, setting: str) -> MasksData:
+    """Per method the accuracy of W and of Z*W, and the drop, by sparsity; in percent."""
+    lines = []
+    for method in evidence.methods(setting):
+        found = {s: masked_accuracies(evidence, setting, method, s) for s in evidence.sparsities(setting, [method])}
+        points = {sparsity: parts for sparsity, parts in found.items() if parts is not None}
+        if points:
+            whole, masked, drop = (_with_sd([parts[number] for parts in points.values()]) for number in range(3))
+            lines.append(MaskLine(method, evidence.study.label(method), tuple(points), whole, masked, drop))
+    return MasksData(tuple(lines))
+
+
+def _with_sd(spreads: Collection[Spread]) -> WithSd:
+    return WithSd(
+        tuple(100 * spread.value for spread in spreads),
+        tuple(100 * (spread.seed_sd or 0.0) for spread in spreads),
+        tuple({seed: 100 * value for seed, value in spread.seeds.items()} for spread in spreads),
+    )
+
+
+def prepare_reliability(evidence: Evidence, setting: str) -> ReliabilityData:
+    """Reports of the first seed, dense and at 95 %, of the reference or else the first method that has both."""
+    methods = dict.fromkeys([evidence.study.reference, *evidence.methods(setting)])
+    tested = {method: evidence.sparsities(setting, [method]) for method in methods}
+    both = [method for method in methods if _COMPARED in tested[method] and min(tested[method]) < _COMPARED]
+    places = [(both[0], min(tested[both[0]])), (both[0], _COMPARED)] if both else []
+    dense = [method for method in of_kind(evidence.study, "dense") if tested.get(method)]
+    if dense and places and places[0][1] > 0:
+        places[0] = (dense[0], min(tested[dense[0]]))
+    panels = []
+    for method, sparsity in places:
+        run = next(iter(evidence.group(setting, method, sparsity).values()))
+        title = f"{evidence.study.label(method)}, {percent(sparsity)} sparse, seed {run.cell.seed}"
+        numbers = run.numbers[False]
+        panels.append(Diagram(title, str(run.path / run.report), numbers[ECE].value, numbers[GAP].value))
+    return ReliabilityData(tuple(panels))
+
+
+class _Data(Protocol):
+    @property
+    def is_empty(self) -> bool: ...
+
+
+Data = TypeVar("Data", bound=_Data)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What it shows as plain data, what there is to see, and how it is drawn: for documents, and for the page."""
+
+    name: str
+    title: str
+    setting: str
+    finding: tuple[str, ...]  # what there is to see, a sentence each
+    note: str  # how it is to be read
+    data: Any
+    plot: Callable[[Path], None]
+    chart: Callable[[charts.At], str]
+
+    @property
+    def caption(self) -> str:
+        return " ".join(filter(None, [*self.finding, self.note]))
+
+
+def _no_finding(evidence: Evidence, setting: str, data: Any) -> list[str]:
+    return []
+
+
+@dataclass(frozen=True)
+class Kind(Generic[Data]):
+    """One kind of figure: which studies have it, what it shows, how it is drawn, and what is to be seen."""
+
+    title: str
+    suits: Callable[[Study], bool]
+    prepare: Callable[[Evidence, str], Data]
+    plot: Callable[[Data, Path], None]
+    chart: Callable[[Data, charts.At], str]
+    note: Callable[[Evidence, str, Data], str]
+    finding: Callable[[Evidence, str, Data], list[str]] = _no_finding
+
+    def make(self, name: str, evidence: Evidence, setting: str) -> Figure | None:
+        """None where finished runs have nothing to show yet."""
+        data = self.prepare(evidence, setting)
+        if data.is_empty:
+            return None
+        title = f"{self.title}, {evidence.title(setting)}"
+        finding, note = tuple(self.finding(evidence, setting, data)), self.note(evidence, setting, data)
+        plot, chart = partial(self.plot, data), partial(self.chart, data)
+        return Figure(f"{name}-{setting}", title, setting, finding, note, data, plot, chart)
+
+
+def _has_calibrators(study: Study) -> bool:
+    found = set(kinds(study).values())
+    return "cigl" in found and bool(found & {"rigl-mixup", "rigl-ls"})
+
+
+def _takes_cigl_apart(study: Study) -> bool:
+    found = set(kinds(study).values())
+    return "cigl" in found and bool(found & {"cigl-no-rm", "cigl-no-wma"})
+
+
+def _compares(study: Study, *, few: bool, scaled: bool = False) -> bool:
+    """One or two sparsities make points, more make lines."""
+    is_so = compares_methods(study) and not from_dense_to_empty(study) and (len(sparsities(study)) < 3) == few
+    return is_so and (not scaled or fits_temperatures(study))
+
+
+# In the order of the page: the first that a study has stands at its top.
+FIGURES: dict[str, Kind[Any]] = {
+    "masks": Kind(
+        "Accuracy of W and of Z*W", lambda study: study.masks > 0, prepare_masks, drawing.plot_masks, charts.masks,
+        captions.of_masks, findings.of_masks,
+    ),
+    "polygons": Kind(
+        "ECE of CigL and of calibrators", _has_calibrators, prepare_polygons, drawing.plot_polygons, charts.polygons,
+        captions.of_polygons, findings.of_calibrators,
+    ),
+    "ablation": Kind(
+        "ECE and accuracy of CigL without its parts", _takes_cigl_apart, partial(prepare_points, parts=_PARTS),
+        drawing.plot_points, charts.rows, captions.of_points, findings.of_parts,
+    ),
+    "double-descent": Kind(
+        "ECE and accuracy from dense to nearly empty", from_dense_to_empty, prepare_lines, drawing.plot_lines,
+        charts.lines, captions.of_turns, findings.of_turns,
+    ),
+    "reliability": Kind(
+        "Reliability diagrams", from_dense_to_empty, prepare_reliability, drawing.plot_reliability,
+        bins_chart.reliability, captions.of_reliability,
+    ),
+    "sparsity": Kind(
+        "ECE and accuracy by sparsity", partial(_compares, few=False), prepare_lines, drawing.plot_lines,
+        charts.lines, captions.of_lines, findings.of_lines,
+    ),
+    "sparsity-temperature": Kind(
+        "ECE and NLL by sparsity, after temperature scaling", partial(_compares, few=False, scaled=True),
+        partial(prepare_lines, scaled=True), drawing.plot_lines, charts.lines, captions.of_scaled, findings.of_scaled,
+    ),
+    "points": Kind(
+        "ECE and accuracy, method by method", partial(_compares, few=True), prepare_points, drawing.plot_points,
+        charts.rows, captions.of_points, findings.of_lines,
+    ),
+    "points-temperature": Kind(
+        "ECE and NLL after temperature scaling", partial(_compares, few=True, scaled=True),
+        partial(prepare_points, scaled=True), drawing.plot_points, charts.rows, captions.of_scaled, findings.of_scaled,
+    ),
+}  # fmt: skip
+# Lines need three sparsities: while a study has finished fewer, its points are drawn.
+_AS_POINTS = {"sparsity": "points", "sparsity-temperature": "points-temperature", "double-descent": "points"}
+
+
+def make_figures(evidence: Evidence, chosen: Collection[str] | None = None) -> list[Figure]:
+    """Every figure of the study that its finished runs allow, setting by setting; or those chosen."""
+    wanted = chosen_for(evidence.study) if chosen is None else chosen
+    made = []
+    for setting in evidence.settings:
+        most = max(len(evidence.sparsities(setting, [method])) for method in evidence.methods(setting))
+        names = wanted if most >= 3 or chosen is not None else [_AS_POINTS.get(name, name) for name in wanted]
+        made += [FIGURES[name].make(name, evidence, setting) for name in dict.fromkeys(names)]
+    return [figure for figure in made if figure is not None]
+
+
+def chosen_for(study: Study) -> list[str]:
+    """
+    >>> from cigl.study.catalogue import study
+    >>> chosen_for(study("double-descent"))
+    ['double-descent', 'reliability']
+    """
+    return [name for name, kind in FIGURES.items() if kind.suits(study)]

@@ -1,0 +1,186 @@
+"""What a study found, in sentences made from its numbers: the page opens with them.
+
+A lower ECE alone is no gain: every verdict weighs it with the accuracy, and both numbers stand beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cigl.report.evidence.comparisons import change, relative
+from cigl.report.evidence.measurements import Evidence
+from cigl.report.evidence.metrics import ACCURACY, ECE
+from cigl.report.evidence.recognise import of_kind
+from cigl.report.evidence.statistics import OverSeeds, difference
+from cigl.report.figures.figure_data import LinesData, MasksData, Panel, Polygon, PolygonsData
+from cigl.report.tables.text import count, percent, percents, signed, span
+from cigl.report.tables.turns import turning_points
+
+# By the sign of the significant changes of ECE and accuracy; 0 where a change is not significant.
+_VERDICTS = {
+    (-1, 1): "better calibrated and more accurate{than}",
+    (-1, 0): "better calibrated{than}, with no significant difference in accuracy",
+    (-1, -1): "better calibrated but less accurate{than}",
+    (0, 1): "more accurate{than}, with no significant difference in calibration",
+    (0, 0): "not significantly different{from_} in calibration or accuracy",
+    (0, -1): "less accurate{than}, with no significant difference in calibration",
+    (1, 1): "more accurate but worse calibrated{than}",
+    (1, 0): "worse calibrated{than}, with no significant difference in accuracy",
+    (1, -1): "worse calibrated and less accurate{than}",
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A method against the reference at one sparsity: paired differences, and by which share the ECE differs."""
+
+    sparsity: float
+    ece: OverSeeds
+    accuracy: OverSeeds
+    share: float
+
+    def verdict(self, reference: str = "") -> str:
+        """In words; a lower ECE with a lower accuracy is never simply better."""
+        than, from_ = (f" {word} {reference}" if reference else "" for word in ("than", "from"))
+        return _VERDICTS[sign(self.ece), sign(self.accuracy)].format(than=than, from_=from_)
+
+
+def sign(one: OverSeeds) -> int:
+    """Of a difference whose interval excludes 0; else 0."""
+    return (one.low > 0) - (one.high < 0)
+
+
+def compare(evidence: Evidence, setting: str, method: str, scaled: bool = False) -> list[Comparison]:
+    found = []
+    for sparsity in evidence.sparsities(setting, [method]):
+        ece, accuracy = (change(evidence, setting, method, sparsity, name, scaled) for name in (ECE, ACCURACY))
+        share = relative(evidence, setting, method, sparsity, ECE, scaled)
+        if ece is not None and accuracy is not None and share is not None:
+            found.append(Comparison(sparsity, ece, accuracy, share))
+    return found
+
+
+def of_lines(evidence: Evidence, setting: str, data: LinesData) -> list[str]:
+    """CigL against the reference; where there is no CigL, all methods; where nothing compares, the numbers."""
+    study = evidence.study
+    methods = of_kind(study, "cigl") or [line.method for line in data.panels[0].lines]
+    return _compared(evidence, setting, methods) or _levels(data)
+
+
+def of_parts(evidence: Evidence, setting: str, data: LinesData) -> list[str]:
+    """Every method that is shown, against the reference."""
+    return _compared(evidence, setting, [line.method for line in data.panels[0].lines]) or _levels(data)
+
+
+def _compared(evidence: Evidence, setting: str, methods: Sequence[str]) -> list[str]:
+    others = [method for method in methods if method != evidence.study.reference]
+    return list(filter(None, (against_reference(evidence, setting, method) for method in others)))
+
+
+def against_reference(evidence: Evidence, setting: str, method: str) -> str:
+    """The verdict at each sparsity; sparsities of one verdict are named together."""
+    label, reference = evidence.study.label(method), evidence.study.label(evidence.study.reference)
+    groups: dict[str, list[Comparison]] = {}
+    for one in compare(evidence, setting, method):
+        groups.setdefault(one.verdict(reference), []).append(one)
+    clauses: list[str] = []
+    for verdict, found in groups.items():
+        ece = span([100 * one.share for one in found], "{:+.0f}")
+        accuracy = span([100 * one.accuracy.value for one in found], "{:+.1f}")
+        seeds = _seeds([one.ece for one in found])
+        who = "it" if clauses else label
+        clauses.append(
+            f"at {percents([one.sparsity for one in found])} sparsity {who} is {verdict} (ECE {ece} %, accuracy "
+            f"{accuracy} points; {seeds})"
+        )
+    text = "; ".join(clauses)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def of_scaled(evidence: Evidence, setting: str, data: LinesData) -> list[str]:
+    """The same after temperature scaling, which changes no accuracy; in one sentence per method."""
+    study, sentences = evidence.study, []
+    for method in of_kind(study, "cigl") or list(study.methods):
+        found = [] if method == study.reference else compare(evidence, setting, method, scaled=True)
+        if found:
+            who, than = study.label(method), study.label(study.reference)
+            said = _significant(who, than, [one.ece for one in found], [one.accuracy for one in found])
+            sentences.append(f"After temperature scaling of both, {said}.")
+    return sentences or _levels(data)
+
+
+def of_calibrators(evidence: Evidence, setting: str, data: PolygonsData) -> list[str]:
+    sentences = []
+    for panel in data.panels:
+        ece, accuracy = (
+            [_between(evidence, setting, panel, sparsity, metric) for sparsity in panel.sparsity]
+            for metric in (ECE, ACCURACY)
+        )
+        known = [[one for one in found if one is not None] for found in (ece, accuracy)]
+        if all(known):
+            sentences.append(_significant(panel.cigl.label, panel.other.label, *known) + ".")
+    return sentences
+
+
+def _between(evidence: Evidence, setting: str, panel: Polygon, sparsity: float, metric: str) -> OverSeeds | None:
+    ours = evidence.numbers(setting, panel.cigl.method, sparsity, metric, False)
+    return difference(ours, evidence.numbers(setting, panel.other.method, sparsity, metric, panel.scaled))
+
+
+def _significant(who: str, than: str, ece: Sequence[OverSeeds], accuracy: Sequence[OverSeeds]) -> str:
+    """At how many sparsities an ECE is lower or higher; with the difference in accuracy, which goes with it."""
+    several = len(ece) > 1
+    of = f"of {count(len(ece), 'sparsity', 'sparsities')}"
+    numbers = {word: sum(sign(one) == wanted for one in ece) for word, wanted in (("lower", -1), ("higher", 1))}
+    found = [
+        f"significantly {word} than that of {than}" + (f" at {number} {of}" if several else "")
+        for word, number in numbers.items()
+        if number
+    ]
+    said = " and ".join(found) or f"not significantly different from that of {than}" + (
+        f" at any {of}" if several else ""
+    )
+    points = span([100 * one.value for one in accuracy], "{:+.1f}")
+    return f"{who}'s ECE is {said} (accuracy {points} points; {_seeds(ece)})"
+
+
+def _seeds(found: Sequence[OverSeeds]) -> str:
+    numbers = [one.seeds for one in found]
+    return "1 seed, so for these networks only" if max(numbers) == 1 else f"{span(numbers, '{}')} seeds"
+
+
+def of_turns(evidence: Evidence, setting: str, data: LinesData) -> list[str]:
+    """Where the ECE turns on the way from dense to sparse."""
+    parts = []
+    for line in data.panels[0].lines:
+        if len(line.sparsity) < 3:
+            continue
+        ends = turning_points(line.mean, line.low, line.high)
+        steps = [f"{line.mean[i]:.3f} at {percent(line.sparsity[i])}" for i in ends]
+        turns = "no turn in between" if len(ends) == 2 else count(len(ends) - 2, "turn")
+        parts.append(f"{line.label}'s ECE goes from {', to '.join(steps)} sparsity ({turns}).")
+    return parts or _levels(data)
+
+
+def of_masks(evidence: Evidence, setting: str, data: MasksData) -> list[str]:
+    parts = []
+    for line in data.lines:
+        drops = [f"{signed(-drop, 2)} at {percent(s)}" for s, drop in zip(line.sparsity, line.drop.mean, strict=True)]
+        parts.append(f"{line.label}: under random masks accuracy changes by {', '.join(drops)} (points).")
+    return parts
+
+
+def _levels(data: LinesData) -> list[str]:
+    """Where there is nothing to compare with: what was measured."""
+    parts = []
+    first, second = data.panels[:2]
+    for line in first.lines:
+        shown = [_range(panel, line.method) for panel in (first, second)]
+        parts.append(f"{line.label}: {', '.join(filter(None, shown))}.")
+    return parts
+
+
+def _range(panel: Panel, method: str) -> str:
+    values = [value for line in panel.lines if line.method == method for value in line.mean]
+    return f"{panel.title} {span(values, f'{{:.{panel.decimals}f}}')}" if values else ""

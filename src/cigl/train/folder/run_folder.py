@@ -1,0 +1,205 @@
+"""A run's folder: its configuration, metrics, checkpoints and result, safe against kills and second writers.
+
+config.yaml              what the run is; reproduces it with `cigl train --config`
+versions.json            what it was started on
+data.json                its classes, how many examples, and what becomes of an image before the network sees it
+metrics.jsonl, .csv      a line per epoch; steps.csv: a line per 50 steps
+trackers.json            the trackers of --log, and which of their runs this is
+checkpoints/             the newest two, N.safetensors after N steps; when finished, the last one if it is of use
+model.safetensors        the finished model; class names, preprocessing and temperature in its metadata
+report.json, -*.npz      its calibration on the test data; report-temperature.json with the temperature
+result.json              written last: a run that has it is finished
+lock                     held by the process that trains
+
+Only what reads or writes checkpoints waits for torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from cigl.common.errors import CiglError, CiglWarning
+from cigl.common.extras import from_extra
+from cigl.common.files import LEFTOVERS, is_locked, locked, write
+from cigl.train.config import Config, resolve
+from cigl.train.folder import csv_files
+from cigl.train.folder.log import Trackers, trackers_of
+
+KEEP = 2
+
+
+class Busy(CiglError):
+    """Another process has the run."""
+
+
+class RunFolder:
+    """Paths and files of one run."""
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self.metrics = self.path / "metrics.jsonl"
+        self._metrics_csv, self._steps_csv = self.path / "metrics.csv", self.path / "steps.csv"
+
+    @property
+    def is_started(self) -> bool:
+        return (self.path / "config.yaml").is_file()
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.path / "result.json").is_file()
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether a process is training here now."""
+        return is_locked(self.path / "lock")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time, or Busy."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self.path / "lock", wait=False))
+            except BlockingIOError:
+                raise Busy(
+                    f"another process is training in {self.path}: wait for it, or choose another --out."
+                ) from None
+            self.checkpoints.mkdir(exist_ok=True)
+            for leftover in (*self.path.glob(LEFTOVERS), *self.checkpoints.glob(LEFTOVERS)):
+                leftover.unlink(missing_ok=True)  # of a process that was killed while writing
+            yield
+
+    # Configuration and results
+
+    def write_config(self, config: Config) -> None:
+        with from_extra("cli", "runs"):
+            import yaml
+
+        keys = config.plain()
+        if config.train_size is not None:
+            keys["subset"] = config.subset  # said where people read it, also where it is the one of version 0.1.0
+        text = yaml.safe_dump(keys, sort_keys=False)
+        write(self.path / "config.yaml", text.encode())
+
+    def read_config(self) -> Config:
+        if not self.is_started:
+            raise CiglError(f"{self.path} is not a run folder: it has no config.yaml.")
+        return resolve(file=self.path / "config.yaml")
+
+    def write_json(self, name: str, content: Any) -> None:
+        write(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
+
+    def write_tensors(self, name: str, state: Any, entries: Mapping[str, Any] | None = None) -> None:
+        from cigl.common import tensors
+
+        tensors.save(self.path / name, state, entries)
+
+    def read_json(self, name: str) -> Any:
+        try:
+            return json.loads((self.path / name).read_text())
+        except (OSError, ValueError) as error:
+            raise CiglError(f"{self.path / name} can't be read: {error}.") from error
+
+    # Metrics
+
+    def add_metrics(self, row: dict[str, Any]) -> None:
+        try:
+            with self.metrics.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+        except OSError as error:
+            raise CiglError(f"{self.metrics} can't be written: {error.strerror}.") from error
+        csv_files.append(self._metrics_csv, row)
+
+    def add_steps(self, row: dict[str, Any]) -> None:
+        """What a few steps have in common, for steps.csv alone."""
+        csv_files.append(self._steps_csv, row)
+
+    def read_steps(self) -> list[dict[str, str]]:
+        return csv_files.read(self._steps_csv)
+
+    def _sync_metrics(self) -> None:
+        try:
+            with self.metrics.open("a") as file:
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise CiglError(f"{self.metrics} can't be written: {error.strerror}.") from error
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """All whole lines (a kill may have torn the last one)."""
+        rows = []
+        for line in self.metrics.read_bytes().splitlines() if self.metrics.is_file() else []:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                break
+            if not isinstance(row, dict):
+                break
+            rows.append(row)
+        return rows
+
+    def trackers(self, names: tuple[str, ...] | None, config: Config) -> AbstractContextManager[Trackers]:
+        """Of these names (None: those that the run had before), open until the run stops or is finished."""
+        return trackers_of(self, names, config.plain())
+
+    def cut_metrics(self, epochs: int, steps: int) -> None:
+        """Back to what a checkpoint knows of: the first ``epochs`` lines, and those of the first ``steps``."""
+        rows = [row for row in self.read_metrics() if row["epoch"] <= epochs]
+        write(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
+        csv_files.replace(self._metrics_csv, rows)
+        csv_files.replace(self._steps_csv, [row for row in self.read_steps() if int(row["step"]) <= steps])
+
+    def copy_metrics(self, other: RunFolder) -> None:
+        """Of a run that has trained the same."""
+        for path in (other.metrics, other._metrics_csv, other._steps_csv):
+            if path.is_file():
+                write(self.path / path.name, path.read_bytes())
+
+    # Checkpoints
+
+    def save_checkpoint(self, step: int, state: Any) -> None:
+        from cigl.common import tensors
+
+        self._sync_metrics()  # the checkpoint counts on them
+        tensors.save(self.checkpoints / f"{step}.safetensors", state)
+        self.drop_checkpoints(KEEP)
+
+    def drop_checkpoints(self, keep: int) -> None:
+        """All but the newest ``keep``."""
+        for old in self._newest_first()[keep:]:
+            old.unlink(missing_ok=True)
+
+    def load_checkpoint(self) -> Any | None:
+        """The newest one that is whole, or None; a damaged one is reported."""
+        from cigl.common import tensors
+
+        found = self._newest_first()
+        for number, path in enumerate(found):
+            try:
+                return tensors.load(path)
+            except CiglError as error:
+                last = number == len(found) - 1
+                then = (
+                    "No other is left: the run starts again." if last else "The checkpoint before it is used instead."
+                )
+                warnings.warn(f"{error} {then}", CiglWarning, stacklevel=2)
+                path.unlink(missing_ok=True)
+        return None
+
+    def has_checkpoint(self, step: int) -> bool:
+        return (self.checkpoints / f"{step}.safetensors").is_file()
+
+    def checkpoint(self, step: int) -> Any:
+        """The one after so many steps; nothing is repaired here."""
+        from cigl.common import tensors
+
+        return tensors.load(self.checkpoints / f"{step}.safetensors")
+
+    def _newest_first(self) -> list[Path]:
+        found = [path for path in self.checkpoints.glob("*.safetensors") if path.stem.isdigit()]
+        return sorted(found, key=lambda path: int(path.stem), reverse=True)

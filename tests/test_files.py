@@ -46,7 +46,8 @@ def test_one_process_has_a_lock_at_a_time(tmp_path):
 
 
 def test_waiting_for_a_lock(tmp_path):
-    code = "import sys, pathlib; from cigl.common.files import locked\nwith locked(pathlib.Path(sys.argv[1])): print('mine')"
+    imports = "import sys, pathlib; from cigl.common.files import locked"
+    code = f"{imports}\nwith locked(pathlib.Path(sys.argv[1])): print('mine')"
     with locked(tmp_path / "lock"):
         process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "lock")], stdout=subprocess.PIPE)
         with pytest.raises(subprocess.TimeoutExpired):

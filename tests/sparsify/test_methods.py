@@ -168,6 +168,7 @@ def test_no_module_is_hidden_behind_its_function():
     "first", ["cigl.sparsify.attaching", "cigl.sparsify.methods.catalogue", "cigl.sparsify", "cigl"]
 )
 def test_whichever_is_imported_first(first):
-    code = f"import {first}; import cigl, cigl.sparsify.methods.catalogue as m; print(callable(cigl.sparsify.attach), m.RigL().name)"
+    names = "callable(cigl.sparsify.attach), m.RigL().name"
+    code = f"import {first}; import cigl, cigl.sparsify.methods.catalogue as m; print({names})"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.split() == ["True", "rigl"]

@@ -68,7 +68,8 @@ def test_leftovers_of_a_kill_are_removed(tmp_path):
 
 
 def test_a_second_process_is_refused_while_the_first_lives(tmp_path):
-    code = "import sys; from cigl.train.folder.run_folder import RunFolder\nwith RunFolder(sys.argv[1]).locked(): print('mine')"
+    imports = "import sys; from cigl.train.folder.run_folder import RunFolder"
+    code = f"{imports}\nwith RunFolder(sys.argv[1]).locked(): print('mine')"
     with RunFolder(tmp_path).locked():
         result = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
         assert "another process is training in" in result.stderr

@@ -84,7 +84,7 @@ class Pattern:
         self.ranks[self.forward.entries] = np.arange(self.count, dtype=np.int32)
 
     def switch_off(self, key: int, threshold: int) -> None:
-        """Draw Z: the entries whose hash with this key is below the threshold (sparsify/random_numbers.py)."""
+        """Draw Z: the entries whose hash with this key is below the threshold (sparsify/tensors/random_numbers.py)."""
         self.off = np.empty(self.count, np.uint8)
         positions, off = self._positions.ctypes.data, self.off.ctypes.data
         library.get().cigl_draw(positions, self.count, key, threshold, off, torch.get_num_threads())

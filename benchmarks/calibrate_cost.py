@@ -14,8 +14,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import torch
 
-from cigl.calibrate import Streaming
-from cigl.calibrate.reports import report
+from cigl.calibrate import Streaming, report
 
 
 def seconds(run: Callable[[], object], repeats: int) -> float:

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 import cigl
-from cigl.calibrate import regression_report, split_and_scale, under_shift
-from cigl.calibrate.reports import report
+from cigl.calibrate import regression_report, report, split_and_scale, under_shift
 
 
 def parsed(shown: object) -> ElementTree.Element:

@@ -5,9 +5,8 @@ from simulate import world
 
 import cigl
 from cigl import CiglError
-from cigl.calibrate import Report
+from cigl.calibrate import Report, report
 from cigl.calibrate.measures.bins import bin_of, width_edges
-from cigl.calibrate.reports import report
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from simulate import truth, world
 
-from cigl.calibrate.reports import report
+from cigl.calibrate import report
 
 DRAWS = 500
 

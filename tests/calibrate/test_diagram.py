@@ -7,8 +7,7 @@ from simulate import world
 
 import cigl
 from cigl import CiglError
-from cigl.calibrate import prepare_reliability_diagram, prepare_shift_figure
-from cigl.calibrate.reports import report
+from cigl.calibrate import prepare_reliability_diagram, prepare_shift_figure, report
 from cigl.calibrate.reports.shift import Shift
 
 

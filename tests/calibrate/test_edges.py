@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from cigl import CiglError
+from cigl.calibrate import report
 from cigl.calibrate.measures.bins import bin_of, mass_edges, width_edges
 from cigl.calibrate.measures.samples import measure_rows
-from cigl.calibrate.reports import report
 
 
 def binary(confidences, right, dtype=torch.float64):

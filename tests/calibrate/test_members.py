@@ -11,8 +11,7 @@ from torch import nn
 
 import cigl
 from cigl import CiglError
-from cigl.calibrate import Ensemble, MonteCarlo, Report, mean_prediction, predict
-from cigl.calibrate.reports import report
+from cigl.calibrate import Ensemble, MonteCarlo, Report, mean_prediction, predict, report
 
 X, Y = torch.randn(90, 6, generator=torch.Generator().manual_seed(0)), torch.arange(90) % 3
 LOADER = [(X[:40], Y[:40]), (X[40:89], Y[40:89]), (X[89:], Y[89:])]  # a last batch of one

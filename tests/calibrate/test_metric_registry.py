@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from cigl import CiglError
-from cigl.calibrate import Report, Streaming
+from cigl.calibrate import Report, Streaming, report
 from cigl.calibrate.measures.metrics import Measure
 from cigl.calibrate.registry import METRICS, MeanOf, Metric, OverBins, OverSamples, family, metric, register
-from cigl.calibrate.reports import report
 from cigl.calibrate.reports.compare import compare
 
 

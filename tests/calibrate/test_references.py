@@ -11,9 +11,8 @@ from simulate import world
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, top_k_accuracy_score
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from cigl.calibrate import Report, fit_temperature
+from cigl.calibrate import Report, fit_temperature, report
 from cigl.calibrate.measures.intervals import beta_quantile, clopper_pearson
-from cigl.calibrate.reports import report
 
 CASES = [(2, 1.0), (5, 1.5), (10, 0.6), (100, 2.0)]
 

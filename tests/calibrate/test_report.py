@@ -15,8 +15,7 @@ import torch
 from simulate import world
 
 from cigl import CiglError, CiglWarning
-from cigl.calibrate import Report
-from cigl.calibrate.reports import report
+from cigl.calibrate import Report, report
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from cigl import CiglError
-from cigl.calibrate import under_shift
-from cigl.calibrate.corrections import corrupt
+from cigl.calibrate import corrupt, under_shift
 from cigl.calibrate.corrections.corrupt import KINDS
 
 IMAGES = torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))

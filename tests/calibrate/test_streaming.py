@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from simulate import world
 
 from cigl import CiglError, CiglWarning
-from cigl.calibrate import Streaming
-from cigl.calibrate.reports import report
+from cigl.calibrate import Streaming, report
 
 
 @pytest.mark.parametrize("classes", [2, 8, 1000])

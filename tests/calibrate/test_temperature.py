@@ -7,8 +7,7 @@ from simulate import world
 from torch import nn
 
 from cigl import CiglError
-from cigl.calibrate import Temperature, TemperatureScaled, fit_temperature, split_and_scale
-from cigl.calibrate.reports import report
+from cigl.calibrate import Temperature, TemperatureScaled, fit_temperature, report, split_and_scale
 
 
 @pytest.mark.parametrize("scale", [0.01, 1, 100])

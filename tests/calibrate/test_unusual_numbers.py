@@ -10,8 +10,7 @@ import torch
 
 import cigl
 from cigl import CiglError
-from cigl.calibrate import Streaming, fit_temperature, regression_report
-from cigl.calibrate.reports import report
+from cigl.calibrate import Streaming, fit_temperature, regression_report, report
 
 LABELS = torch.arange(50) % 3
 
@@ -43,7 +42,7 @@ def test_the_number_of_bins_is_bounded():
 def test_the_most_bins_take_little_memory():
     program = """
 import torch
-from cigl.calibrate.reports import report
+from cigl.calibrate import report
 z = torch.randn(50, 300)
 r = report(logits=z, labels=z.argmax(1), bins=1000, resamples=1000)
 assert r.bins == 1000 and len(r.table) == 1000

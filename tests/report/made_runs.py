@@ -5,7 +5,7 @@ import zlib
 
 import numpy as np
 
-from cigl.calibrate.reports import report
+from cigl.calibrate import report
 from cigl.study.grid import Study, cells
 from cigl.study.store import StudyFolder
 

@@ -154,8 +154,8 @@ def write_page(
     """One file that opens offline: what was found, a diagram per method, the table, and what to do next."""
     from cigl.calibrate import Report
     from cigl.common.files import write
-    from cigl.report.page.bins_chart import diagrams
-    from cigl.report.page.charts import At
+    from cigl.report.figures.bins_chart import diagrams
+    from cigl.report.figures.charts import At
     from cigl.report.page.document import document
 
     heads, rows = table

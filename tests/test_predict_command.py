@@ -15,7 +15,7 @@ import cigl
 from cigl.cli import app
 from cigl.cli.predict import table
 from cigl.common import tensors
-from cigl.data.sources.folder import scan
+from cigl.data.splits.folder import scan
 from cigl.train.evaluate import evaluate_run
 
 runner = CliRunner()

@@ -11,7 +11,7 @@ import cigl.data.check as checking
 from cigl.cli import app
 from cigl.common.errors import CiglError, CiglWarning
 from cigl.data.check import check, require_readable
-from cigl.data.sources.folder import scan
+from cigl.data.splits.folder import scan
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ import cigl.data
 from cigl.common.errors import CiglError
 from cigl.data import catalogue
 from cigl.data.catalogue import FETCHED, Dataset, Mirror
+from cigl.data.fetch import fetch
 from cigl.data.sources import store
 from cigl.data.sources.download import Remote
 from cigl.data.sources.facts import Facts, pixel_means
-from cigl.data.sources.fetch import fetch
 from cigl.data.sources.formats import Arrays, idx_folder
 from cigl.data.sources.memory import Normal
 
@@ -152,7 +152,7 @@ def test_a_folder_that_cant_be_written(tmp_path, cifar100):
 
 def test_what_is_there_needs_no_writing(cifar100, monkeypatch):
     folder = cigl.data.get("cifar100", progress=False)
-    monkeypatch.setattr("cigl.data.sources.fetch.locked", lambda _: pytest.fail("a read-only folder can't be locked"))
+    monkeypatch.setattr("cigl.data.fetch.locked", lambda _: pytest.fail("a read-only folder can't be locked"))
     assert cigl.data.get("cifar100", progress=False) == folder
 
 

@@ -6,7 +6,7 @@ import pytest
 from samples import jpeg, tiny_imagenet_files, write_files
 
 from cigl.common.errors import CiglError
-from cigl.data.sources.folder import scan
+from cigl.data.splits.folder import scan
 
 DOT = jpeg(7, (8, 8), "L")
 

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from cigl.report.figures.figure_data import Line, LinesData, Panel
+from cigl.report.evidence.figure_data import Line, LinesData, Panel
+from cigl.report.figures.charts import At, lines
 from cigl.report.figures.styles import COLORS
-from cigl.report.page.charts import At, lines
+from cigl.report.figures.svg import ticks
 from cigl.report.page.document import asset
-from cigl.report.page.svg import ticks
 
 
 def variables():

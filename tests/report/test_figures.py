@@ -20,8 +20,8 @@ from cigl.report.figures.catalogue import (
     prepare_polygons,
     prepare_reliability,
 )
+from cigl.report.figures.charts import At
 from cigl.report.figures.styles import looks
-from cigl.report.page.charts import At
 from cigl.report.tables.turns import turning_points
 from cigl.study.catalogue import EXPERIMENTS, SCALES, study
 

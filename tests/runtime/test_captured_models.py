@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 import cigl
 from cigl.common.errors import CiglError, CiglWarning
-from cigl.runtime.compile import operations as op
+from cigl.runtime.network import operations as op
 from cigl.runtime.program import library
 from cigl.runtime.schedule import Schedule, fitting, survey
 

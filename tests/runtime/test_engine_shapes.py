@@ -20,7 +20,7 @@ from torch import nn
 import cigl
 from cigl.runtime import assignment, schedule
 from cigl.runtime import engine as engines
-from cigl.runtime.compile import operations as op
+from cigl.runtime.network import operations as op
 from cigl.runtime.program import layout, library
 
 needs_kernels = pytest.mark.skipif(not library.available(), reason="no kernels here")

@@ -15,9 +15,9 @@ from torch import nn
 import cigl
 from cigl.common.errors import CiglError
 from cigl.runtime import dense, describe, layers
-from cigl.runtime.compile.weights import Weight
 from cigl.runtime.dense import has_many_zeros
 from cigl.runtime.format import container, tensors
+from cigl.runtime.network.weights import Weight
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.filterwarnings("ignore::cigl.common.errors.CiglWarning")

@@ -15,8 +15,8 @@ import torch
 from cigl import CiglError
 from cigl.train.config import Config
 from cigl.train.folder.run_folder import Busy, RunFolder
+from cigl.train.folder.shared_folder import folder_of
 from cigl.train.ranks.joining import joined
-from cigl.train.ranks.shared_folder import folder_of
 from cigl.train.ranks.started import exits_without_teardown
 from cigl.train.run import complete, resume, train
 from cigl.train.signals import Stopped
@@ -160,7 +160,7 @@ def refusals(ranks):
 
 def main():
     torch.set_num_threads(1)
-    import cigl.train.ranks.shared_folder as shared
+    import cigl.train.folder.shared_folder as shared
 
     shared.PATIENCE = 0.3
     with joined(minutes=2) as ranks:

@@ -2,27 +2,22 @@
 
 from cigl.calibrate.corrections.corrupt import corrupt
 from cigl.calibrate.corrections.ensemble import Ensemble, MonteCarlo, mean_prediction
-from cigl.calibrate.corrections.temperature import (
-    HeldOut,
-    Temperature,
-    TemperatureScaled,
-    fit_temperature,
-    split_and_scale,
-)
+from cigl.calibrate.corrections.temperature import Temperature, TemperatureScaled, fit_temperature
 from cigl.calibrate.corrections.training import mixup, smooth_labels
-from cigl.calibrate.measures.regression import (
+from cigl.calibrate.reports.compare import Comparison, Difference, compare
+from cigl.calibrate.reports.diagram import prepare_reliability_diagram, prepare_shift_figure, reliability_diagrams
+from cigl.calibrate.reports.evaluate import evaluate, predict
+from cigl.calibrate.reports.held_out import HeldOut, split_and_scale
+from cigl.calibrate.reports.regression import (
     RegressionReport,
     evaluate_regression,
     precision,
     regression_report,
     weight_decay,
 )
-from cigl.calibrate.measures.streaming import Streaming
-from cigl.calibrate.reports.compare import Comparison, Difference, compare
-from cigl.calibrate.reports.diagram import prepare_reliability_diagram, prepare_shift_figure, reliability_diagrams
-from cigl.calibrate.reports.evaluate import evaluate, predict
 from cigl.calibrate.reports.report import Bin, Estimate, Report, report
 from cigl.calibrate.reports.shift import Shift, under_shift
+from cigl.calibrate.reports.streaming import Streaming
 
 __all__ = [
     "Bin",

@@ -14,7 +14,7 @@ from cigl.cli.shared import Json, app, errors_in_one_line, importing, show_colum
 from cigl.cli.status import status_line
 
 if TYPE_CHECKING:
-    from cigl.data.sources.stored import Stored
+    from cigl.data.stored import Stored
 
 data_app = make_app(help="Download and list datasets.")
 app.add_typer(data_app, name="data")
@@ -31,7 +31,7 @@ def data_list(as_json: Json = False) -> None:
     with errors_in_one_line():
         with status_line(as_json), importing():
             import cigl.data
-            from cigl.data.sources.stored import stored
+            from cigl.data.stored import stored
         known, here = cigl.data.names(), stored()
         if as_json:
             typer.echo(json.dumps({name: _plain(about, here.get(name)) for name, about in known.items()}))

@@ -39,7 +39,7 @@ def data_check(
     with errors_in_one_line():
         from cigl.data import images_at
         from cigl.data.check import check
-        from cigl.data.sources.folder import scan
+        from cigl.data.splits.folder import scan
 
         tree = scan(images_at(place))
         total = len(tree.train.paths) + len(tree.test.paths)

@@ -15,12 +15,13 @@ import torch
 
 from cigl.common.errors import CiglError, unknown
 from cigl.common.preprocessing import Preprocessing
+from cigl.data import fetch
 from cigl.data.augment import ImageStore
 from cigl.data.catalogue import FETCHED, GENERATED, STREAMED, Dataset
-from cigl.data.sources import fetch, store
-from cigl.data.sources.folder import scan
+from cigl.data.sources import store
 from cigl.data.sources.memory import Images, MemorySplit
 from cigl.data.sources.own import from_reference, from_tensors
+from cigl.data.splits.folder import scan
 from cigl.data.splits.split import Source, Split
 from cigl.data.splits.stream import open_folder
 

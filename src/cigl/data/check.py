@@ -22,7 +22,7 @@ from cigl.common.files import write
 from cigl.common.images import examined
 from cigl.common.preprocessing import printable
 from cigl.data.sources import store
-from cigl.data.sources.folder import Tree
+from cigl.data.splits.folder import Tree
 from cigl.data.splits.split import WHOLE, Share, part_of
 
 MOST = 50_000  # images that are read when a run begins; of more, `cigl data check` is the one to do it

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cigl.runtime.compile import operations as op
-from cigl.runtime.compile.network import Network, Unit
 from cigl.runtime.cut import Cut
+from cigl.runtime.network import operations as op
+from cigl.runtime.network.units import Network, Unit
 from cigl.runtime.program.program import Program
 from cigl.runtime.program.steps import per_image
 from cigl.runtime.schedule import ProgramCall, Schedule, Survey, TorchCall, fitting, live_units

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from cigl.common.errors import percent
 from cigl.runtime import recurrent
-from cigl.runtime.compile import operations as op
-from cigl.runtime.compile.network import Network
+from cigl.runtime.network import operations as op
+from cigl.runtime.network.units import Network
 from cigl.runtime.schedule import Survey
 
 MANY = 0.5  # share of zeros from which on a weight is meant to be sparse

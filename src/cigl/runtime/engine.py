@@ -24,16 +24,16 @@ from cigl.common.preprocessing import Preprocessing
 from cigl.runtime import plan as plans
 from cigl.runtime.assignment import Assignment, assign
 from cigl.runtime.comparing import Comparison, agree, drawing_from, is_random, kind_of, kinds, outputs, repeats, twin
-from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.capture import HINT, Captured
 from cigl.runtime.compile.exporting import Examples
 from cigl.runtime.compile.fusing import fuse
 from cigl.runtime.compile.lowering import Untraceable, lower
-from cigl.runtime.compile.network import Network
 from cigl.runtime.compile.tracing import copied
 from cigl.runtime.dense import in_torch, of_module, sentences, without_kernel
 from cigl.runtime.layers import in_torch as in_torch_alone
 from cigl.runtime.layers import modules_in_torch, replace_layers
+from cigl.runtime.network import operations as op
+from cigl.runtime.network.units import Network
 from cigl.runtime.pickling import pickled
 from cigl.runtime.predicting import Predictions, predict
 from cigl.runtime.program import library

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from cigl.runtime.compile import operations as op
-from cigl.runtime.compile.network import Network
 from cigl.runtime.dense import has_many_zeros
+from cigl.runtime.network import operations as op
+from cigl.runtime.network.units import Network
 from cigl.runtime.program import library
 from cigl.runtime.recurrent import SparseRecurrent, takes
 

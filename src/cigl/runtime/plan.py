@@ -8,8 +8,8 @@ from typing import Any
 
 from cigl.common.errors import CiglError
 from cigl.runtime.assignment import Assignment
-from cigl.runtime.compile import operations as op
-from cigl.runtime.compile.network import Network
+from cigl.runtime.network import operations as op
+from cigl.runtime.network.units import Network
 from cigl.runtime.schedule import Survey
 
 VERSION = 1

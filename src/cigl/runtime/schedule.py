@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from cigl.runtime.compile import operations as op
-from cigl.runtime.compile.network import Network, Unit
+from cigl.runtime.network import operations as op
+from cigl.runtime.network.units import Network, Unit
 from cigl.runtime.program.emitting import fits
 from cigl.runtime.program.executable import vectors
 from cigl.runtime.program.program import Program

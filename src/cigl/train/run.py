@@ -24,8 +24,8 @@ from cigl.train.folder.provenance import (
 )
 from cigl.train.folder.result import finish
 from cigl.train.folder.run_folder import Busy, RunFolder
+from cigl.train.folder.shared_folder import folder_of
 from cigl.train.ranks.group import ONE, Ranks
-from cigl.train.ranks.shared_folder import folder_of
 from cigl.train.signals import Requests, listening
 from cigl.train.threads import check_threads, recorded, threads_for, using
 from cigl.train.trainer import Trainer, opened

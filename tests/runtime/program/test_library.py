@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from cigl.common.errors import CiglError
-from cigl.runtime.compile import operations as op
-from cigl.runtime.compile.weights import Weight
+from cigl.runtime.network import operations as op
+from cigl.runtime.network.weights import Weight
 from cigl.runtime.program import interface, library
 from cigl.runtime.program.program import Program
 
@@ -65,8 +65,8 @@ def run_with_two_threads():
 
 IMPORTS = """
 import torch
-from cigl.runtime.compile import operations as op
-from cigl.runtime.compile.weights import Weight
+from cigl.runtime.network import operations as op
+from cigl.runtime.network.weights import Weight
 from cigl.runtime.program import library
 from cigl.runtime.program.program import Program
 """

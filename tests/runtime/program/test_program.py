@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cigl.common.errors import CiglError
-from cigl.runtime.compile import operations as op
-from cigl.runtime.compile.weights import Weight
+from cigl.runtime.network import operations as op
+from cigl.runtime.network.weights import Weight
 from cigl.runtime.program import executable, library
 from cigl.runtime.program.packed import Packed
 from cigl.runtime.program.program import Program

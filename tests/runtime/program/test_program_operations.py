@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cigl.common.errors import CiglError
-from cigl.runtime.compile import operations as op
-from cigl.runtime.compile.weights import Weight
+from cigl.runtime.network import operations as op
+from cigl.runtime.network.weights import Weight
 from cigl.runtime.program import library
 from cigl.runtime.program.program import Program
 

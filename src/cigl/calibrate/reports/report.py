@@ -14,9 +14,9 @@ from cigl.calibrate.measures import intervals
 from cigl.calibrate.measures.bins import Array, check_bins
 from cigl.calibrate.measures.metrics import root
 from cigl.calibrate.measures.samples import Samples, checked_input, measure_samples
-from cigl.calibrate.measures.values import Measures
 from cigl.calibrate.registry import BINS, Metric
 from cigl.calibrate.reports import store, words
+from cigl.calibrate.reports.values import Measures
 from cigl.common.errors import CiglError, unknown
 from cigl.common.notebook import paragraphs, table
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from cigl.common.errors import CiglError
 from cigl.common.images import read
-from cigl.data.sources.folder import scan
+from cigl.data.splits.folder import scan
 
 Bytes = npt.NDArray[np.uint8]
 

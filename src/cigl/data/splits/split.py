@@ -19,8 +19,8 @@ from torch import Tensor
 
 from cigl.common.errors import CiglError
 from cigl.common.preprocessing import Preprocessing, checked_classes
-from cigl.data.sources.folder import Tree
 from cigl.data.splits.draw import order
+from cigl.data.splits.folder import Tree
 
 Indices = Sequence[int] | Tensor | slice
 Self = TypeVar("Self", bound="Split")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cigl.report.evidence.figure_data import Line, LinesData, MasksData, PolygonsData, ReliabilityData
 from cigl.report.evidence.measurements import Evidence
-from cigl.report.figures.figure_data import Line, LinesData, MasksData, PolygonsData, ReliabilityData
 from cigl.report.tables.text import percents, span
 
 _INTERVALS = "Bands and bars are 95 % intervals over seeds and test points."

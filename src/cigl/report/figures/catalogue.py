@@ -12,19 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from cigl.report.evidence.comparisons import Spread, masked_accuracies
-from cigl.report.evidence.measurements import Evidence
-from cigl.report.evidence.metrics import ACCURACY, ECE, GAP, NLL, heading, lookup
-from cigl.report.evidence.recognise import (
-    compares_methods,
-    fits_temperatures,
-    from_dense_to_empty,
-    kinds,
-    of_kind,
-    sparsities,
-)
-from cigl.report.evidence.statistics import mean
-from cigl.report.figures import captions, drawing
-from cigl.report.figures.figure_data import (
+from cigl.report.evidence.figure_data import (
     Diagram,
     Line,
     LinesData,
@@ -36,7 +24,18 @@ from cigl.report.figures.figure_data import (
     ReliabilityData,
     WithSd,
 )
-from cigl.report.page import bins_chart, charts
+from cigl.report.evidence.measurements import Evidence
+from cigl.report.evidence.metrics import ACCURACY, ECE, GAP, NLL, heading, lookup
+from cigl.report.evidence.recognise import (
+    compares_methods,
+    fits_temperatures,
+    from_dense_to_empty,
+    kinds,
+    of_kind,
+    sparsities,
+)
+from cigl.report.evidence.statistics import mean
+from cigl.report.figures import bins_chart, captions, charts, drawing
 from cigl.report.tables import findings
 from cigl.report.tables.text import percent
 from cigl.study.grid import Study

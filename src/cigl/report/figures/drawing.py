@@ -9,7 +9,7 @@ from typing import Any
 
 from cigl.calibrate import Report, reliability_diagrams
 from cigl.calibrate.reports.diagram import save_figure
-from cigl.report.figures.figure_data import Line, LinesData, MasksData, Panel, PolygonsData, ReliabilityData, place
+from cigl.report.evidence.figure_data import Line, LinesData, MasksData, Panel, PolygonsData, ReliabilityData, place
 from cigl.report.figures.styles import COLORS, DASHES, MARKERS, Look, looks
 
 _WIDE = 6.8  # inches: the width of a text column

@@ -13,9 +13,9 @@ from cigl.report.evidence.measurements import Evidence, Run
 from cigl.report.evidence.metrics import lookup, tabulated
 from cigl.report.evidence.recognise import relation_to_paper
 from cigl.report.figures.catalogue import Figure
-from cigl.report.page.charts import At
+from cigl.report.figures.charts import At
+from cigl.report.figures.svg import text as _text
 from cigl.report.page.document import document
-from cigl.report.page.svg import text as _text
 from cigl.report.tables.formats import NOTHING, Entry, Table
 from cigl.report.tables.text import count, percent
 

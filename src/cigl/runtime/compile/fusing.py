@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from cigl.runtime.compile import operations as op
-from cigl.runtime.compile.network import Network, Unit
 from cigl.runtime.compile.pictures import as_pictures
-from cigl.runtime.compile.weights import Weight
+from cigl.runtime.network import operations as op
+from cigl.runtime.network.units import Network, Unit
+from cigl.runtime.network.weights import Weight
 
 Rule = Callable[[op.Operation, op.Operation, bool], op.Operation | None]
 

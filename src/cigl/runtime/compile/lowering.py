@@ -11,13 +11,13 @@ from typing import Any
 from torch import Tensor, fx, nn
 from torch.fx.node import map_aggregate
 
-from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.aliases import SharedMemory, Values
 from cigl.runtime.compile.exporting import Examples, captures
-from cigl.runtime.compile.network import Network, Unit
 from cigl.runtime.compile.parsing import ASKS_SHAPE, IN_PLACE, RESHAPES, Parsed, makes_new, parse
 from cigl.runtime.compile.rebuilding import REBUILT, rebuild
 from cigl.runtime.compile.tracing import NotTraced, traced
+from cigl.runtime.network import operations as op
+from cigl.runtime.network.units import Network, Unit
 
 # Layers with a weight in common each hold it in the form that their kernel wants: as many bytes of weights as twice the
 # model's, and a few more. What is beyond that runs in torch.

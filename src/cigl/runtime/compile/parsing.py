@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from cigl.runtime.compile import operations as op
-from cigl.runtime.compile.weights import Weight
+from cigl.runtime.network import operations as op
+from cigl.runtime.network.weights import Weight
 
 Parsed = tuple[op.Operation, list[fx.Node]]
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.fx.node import map_aggregate
 
-from cigl.runtime.compile import operations as op
-from cigl.runtime.compile.network import Network, Unit
-from cigl.runtime.compile.weights import Weight
+from cigl.runtime.network import operations as op
+from cigl.runtime.network.units import Network, Unit
+from cigl.runtime.network.weights import Weight
 
 _LINE = (op.InTorch(torch.unsqueeze, (op.Hole(0), -2), {}), op.InTorch(torch.squeeze, (op.Hole(0), -2), {}))
 _LAST = (

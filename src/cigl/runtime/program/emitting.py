@@ -12,8 +12,8 @@ from functools import singledispatch
 from torch import Tensor
 
 from cigl.common.errors import CiglError
-from cigl.runtime.compile import operations as op
-from cigl.runtime.compile.operations import Pair
+from cigl.runtime.network import operations as op
+from cigl.runtime.network.operations import Pair
 from cigl.runtime.program.packed import Packed
 from cigl.runtime.program.steps import Floats, Kind, Shape, Step, Value
 

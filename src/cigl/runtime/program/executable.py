@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from cigl.common.errors import CiglError
-from cigl.runtime.compile.operations import ACTIVATIONS, Pair
+from cigl.runtime.network.operations import ACTIVATIONS, Pair
 from cigl.runtime.program import library
 from cigl.runtime.program.interface import ProgramStruct, StepStruct, View
 from cigl.runtime.program.layout import Layout, up

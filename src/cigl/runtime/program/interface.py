@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 
-from cigl.runtime.compile.operations import ACTIVATIONS
+from cigl.runtime.network.operations import ACTIVATIONS
 from cigl.runtime.program.steps import Kind
 
 _Pair = ctypes.c_int64 * 2

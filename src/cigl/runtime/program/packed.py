@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from cigl.common.errors import CiglError
-from cigl.runtime.compile import operations as op
-from cigl.runtime.compile.network import Network
+from cigl.runtime.network import operations as op
+from cigl.runtime.network.units import Network
 from cigl.runtime.program import library
 
 # Input channels (times the kernel's rows, times a vector's floats) whose activations are meant to stay in the

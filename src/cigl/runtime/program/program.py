@@ -2,7 +2,7 @@
 
 >>> import torch
 >>> from cigl.runtime.compile import operations as op
->>> from cigl.runtime.compile.weights import Weight
+>>> from cigl.runtime.network.weights import Weight
 >>> from cigl.runtime.program import library
 >>> program = Program(images=2, threads=1)
 >>> x = program.input(3, 8, 8)
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from cigl.common.errors import CiglError
-from cigl.runtime.compile.operations import Operation
+from cigl.runtime.network.operations import Operation
 from cigl.runtime.program.emitting import emit
 from cigl.runtime.program.executable import Executable
 from cigl.runtime.program.steps import Step, Value

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cigl.runtime.compile.operations import Pair
+from cigl.runtime.network.operations import Pair
 
 if TYPE_CHECKING:
     from cigl.runtime.program.packed import Packed

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cigl.common.errors import CiglError
-from cigl.runtime.compile.operations import Pair
+from cigl.runtime.network.operations import Pair
 from cigl.runtime.program.interface import NormStruct, StepStruct, View
 from cigl.runtime.program.layout import Layout
 from cigl.runtime.program.memory import Arena, Place

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import singledispatch
 from typing import Any
 
-from cigl.runtime.compile.operations import Pair
+from cigl.runtime.network.operations import Pair
 from cigl.runtime.program.steps import Kind
 from cigl.runtime.training.assembly import Assembly, Held, Outside, address
 from cigl.runtime.training.forward import pool_window

@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.fx.node import map_aggregate
 
-from cigl.runtime.compile import operations as op
 from cigl.runtime.compile.aliases import SharedMemory
 from cigl.runtime.compile.lowering import Lowering, argument_changed_in_place
-from cigl.runtime.compile.network import Network, Unit
+from cigl.runtime.network import operations as op
+from cigl.runtime.network.units import Network, Unit
 from cigl.runtime.program.steps import Shape
 from cigl.runtime.training.attention import expose_projections
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, float32, nn
 
-from cigl.runtime.compile import operations as op
-from cigl.runtime.compile.network import Unit
+from cigl.runtime.network import operations as op
+from cigl.runtime.network.units import Unit
 from cigl.runtime.program.emitting import fits
 from cigl.runtime.program.steps import per_image
 from cigl.runtime.schedule import by_images, staged

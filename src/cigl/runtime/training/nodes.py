@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from cigl.runtime.compile.operations import Pair
+from cigl.runtime.network.operations import Pair
 from cigl.runtime.training.patterns import Pattern
 
 

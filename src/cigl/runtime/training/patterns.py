@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cigl.runtime.compile.operations import Pair
+from cigl.runtime.network.operations import Pair
 from cigl.runtime.program import library
 
 Ints = np.ndarray[Any, np.dtype[np.int32]]

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cigl.runtime.compile import operations as op
-from cigl.runtime.compile.network import Unit
-from cigl.runtime.compile.weights import Weight
+from cigl.runtime.network import operations as op
+from cigl.runtime.network.units import Unit
+from cigl.runtime.network.weights import Weight
 from cigl.runtime.program.steps import per_image
 from cigl.runtime.training.attention import mix_heads
 from cigl.runtime.training.network import is_plain

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cigl.common.errors import CiglError
-from cigl.runtime.compile import operations as op
-from cigl.runtime.compile.network import Unit
+from cigl.runtime.network import operations as op
+from cigl.runtime.network.units import Unit
 from cigl.runtime.program.steps import Shape, per_image
 from cigl.runtime.training.nodes import (
     Conv,

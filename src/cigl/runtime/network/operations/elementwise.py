@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cigl.runtime.compile.operations.base import Operation
+from cigl.runtime.network.operations.base import Operation
 
 # Functions of each element by their names, which are the kernels', too. With True they may overwrite their argument.
 ACTIVATIONS: dict[str, Callable[[Tensor, bool], Tensor]] = {

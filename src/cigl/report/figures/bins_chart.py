@@ -7,9 +7,9 @@ from typing import Any
 
 from cigl.calibrate import Report
 from cigl.calibrate.reports.diagram import prepare_reliability_diagram
-from cigl.report.figures.figure_data import ReliabilityData
-from cigl.report.page.charts import WIDTH, At, panels, point, svg
-from cigl.report.page.svg import Scale, element, label, path, ticks
+from cigl.report.evidence.figure_data import ReliabilityData
+from cigl.report.figures.charts import WIDTH, At, panels, point, svg
+from cigl.report.figures.svg import Scale, element, label, path, ticks
 
 _LEFT, _RIGHT = 46.0, WIDTH - 14.0
 _HIGH, _LOW = 24.0, 258.0  # of the diagram

@@ -3,8 +3,8 @@
 What the kernels make of them is said in program/steps; an operation that isn't known there runs in torch.
 """
 
-from cigl.runtime.compile.operations.base import Hole, Identity, InTorch, Method, OnLine, Operation, Pair, filled
-from cigl.runtime.compile.operations.elementwise import (
+from cigl.runtime.network.operations.base import Hole, Identity, InTorch, Method, OnLine, Operation, Pair, filled
+from cigl.runtime.network.operations.elementwise import (
     ACTIVATIONS,
     Activation,
     Add,
@@ -14,8 +14,8 @@ from cigl.runtime.compile.operations.elementwise import (
     Norm,
     Relu,
 )
-from cigl.runtime.compile.operations.layers import Conv, ConvTranspose, Layer, Linear
-from cigl.runtime.compile.operations.windows import AvgPool, ChannelNorm, LayerNorm, MaxPool, Mean, Softmax
+from cigl.runtime.network.operations.layers import Conv, ConvTranspose, Layer, Linear
+from cigl.runtime.network.operations.windows import AvgPool, ChannelNorm, LayerNorm, MaxPool, Mean, Softmax
 
 __all__ = [
     "ACTIVATIONS", "Activation", "Add", "AvgPool", "BatchNorm", "ChannelNorm", "Concat", "Conv", "ConvTranspose",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from cigl.runtime.compile.operations.base import Operation, Pair
+from cigl.runtime.network.operations.base import Operation, Pair
 
 
 @dataclass(frozen=True)

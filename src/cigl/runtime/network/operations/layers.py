@@ -8,9 +8,9 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from cigl.runtime.compile.operations.base import Operation, Pair
-from cigl.runtime.compile.operations.elementwise import activated, normed, plus
-from cigl.runtime.compile.weights import Weight
+from cigl.runtime.network.operations.base import Operation, Pair
+from cigl.runtime.network.operations.elementwise import activated, normed, plus
+from cigl.runtime.network.weights import Weight
 
 
 @dataclass(frozen=True)

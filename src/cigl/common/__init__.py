@@ -1,0 +1,1 @@
+"""What everybody uses: errors, files, locks, lazy imports, progress, images."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import cigl
+from cigl import __version__
 from cigl.common.errors import CiglError
 from cigl.common.files import write
 from cigl.report.evidence import data
@@ -74,7 +74,7 @@ def _names(studies: Sequence[str]) -> list[str]:
 def _made(evidences: Sequence[Evidence]) -> str:
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     return (
-        f"Made on {today} by cigl {cigl.__version__} from "
+        f"Made on {today} by cigl {__version__} from "
         f"{count(sum(len(e.runs) for e in evidences), 'finished run')}. Click a heading of a table to sort by it; a "
         "number links to the runs behind it, with their configuration and versions."
     )

@@ -21,9 +21,9 @@ from cigl.common import files
 from cigl.common.errors import CiglError
 from cigl.common.preprocessing import Preprocessing
 from cigl.runtime.compile.exporting import Examples, arguments
-from cigl.runtime.compile.inputs import parameters
 from cigl.runtime.engine import SparseInference
 from cigl.runtime.format.entries import checked_entries, entries
+from cigl.runtime.network.inputs import parameters
 from cigl.runtime.saving import plain_copy, unwrap, unwrapped_temperature
 
 OUTPUTS = ["logits", "probabilities"]

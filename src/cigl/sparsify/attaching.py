@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cigl.common.errors import CiglError, CiglWarning, count, percent, unknown
+from cigl.common.numbers import is_number, is_whole
 from cigl.sparsify.guards.checks import check_agreed
 from cigl.sparsify.loop.binding import is_attached, unwrap
 from cigl.sparsify.loop.kernels import check_kind, check_possible
 from cigl.sparsify.methods.catalogue import Method, changed
 from cigl.sparsify.methods.catalogue import method as from_catalogue
 from cigl.sparsify.methods.distribution import allocate
-from cigl.sparsify.methods.options import is_number, is_whole
 from cigl.sparsify.methods.rounds import count_weights
 from cigl.sparsify.methods.schedule import Decay, Rise, Timetable
 from cigl.sparsify.optimizers.state import OptimizerState

@@ -22,10 +22,10 @@ from cigl.train.folder.provenance import (
     started_on,
     versions,
 )
-from cigl.train.folder.result import finish
 from cigl.train.folder.run_folder import Busy, RunFolder
 from cigl.train.folder.shared_folder import folder_of
 from cigl.train.ranks.group import ONE, Ranks
+from cigl.train.result import finish
 from cigl.train.signals import Requests, listening
 from cigl.train.threads import check_threads, recorded, threads_for, using
 from cigl.train.trainer import Trainer, opened

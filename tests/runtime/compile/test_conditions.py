@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cigl.runtime.compile.conditions import as_source, from_source, holds, is_condition
+from cigl.runtime.network.conditions import as_source, from_source, holds, is_condition
 
 SIZES = ["L['x'].size()[0]", "L['x'].size()[1]", "L['b']['y'].size()[0]"]
 INPUTS = {"L['x']": 0, "L['b']['y']": 1}

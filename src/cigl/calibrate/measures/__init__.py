@@ -1,0 +1,1 @@
+"""Bins, metrics and their intervals, on arrays."""

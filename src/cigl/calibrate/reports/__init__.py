@@ -1,0 +1,1 @@
+"""Reports of a model's confidence: made, compared, drawn and stored."""

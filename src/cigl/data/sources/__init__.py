@@ -1,0 +1,1 @@
+"""Where datasets come from: archives, downloads, formats, memory."""

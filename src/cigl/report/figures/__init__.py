@@ -1,0 +1,1 @@
+"""Figures of a report: drawn for files by matplotlib, for the page as SVG."""

@@ -1,0 +1,1 @@
+"""Tables of a report, and the sentences that say what was found."""

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-import cigl
 from cigl.common.errors import CiglError
 from cigl.report.evidence.comparisons import change, masked_accuracies, relative
 from cigl.report.evidence.measurements import Evidence, Run
@@ -33,6 +32,7 @@ from cigl.report.tables.findings import compare, sign
 from cigl.report.tables.formats import EMPTY, Entry, Table
 from cigl.report.tables.matrix import matrix
 from cigl.report.tables.text import percent, signed
+from cigl.sparsify.methods.catalogue import method
 from cigl.study.grid import Study
 from cigl.train.config import Config
 
@@ -213,7 +213,7 @@ def _cost(evidence: Evidence, setting: str) -> Table:
 def _predicts_with_members(config: Config) -> bool:
     """A method of a user's own module may be one that this process can't import."""
     with suppress(CiglError, ImportError):
-        return cigl.method(config.method).predicts_with == "members"
+        return method(config.method).predicts_with == "members"
     return False
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from cigl.runtime.compile.inputs import Signature
+from cigl.runtime.network.inputs import Signature
 
 HINT = "; pass example_inputs=(x,), with an input x, and torch.export captures it"
 

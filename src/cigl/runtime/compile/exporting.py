@@ -18,9 +18,9 @@ from torch.utils import _pytree as pytree
 
 from cigl.common.errors import CiglError
 from cigl.runtime.compile.capture import HINT, Capture, Captured
-from cigl.runtime.compile.conditions import Condition, from_source
-from cigl.runtime.compile.inputs import Path, Signature, parameters
 from cigl.runtime.compile.translating import translate
+from cigl.runtime.network.conditions import Condition, from_source
+from cigl.runtime.network.inputs import Path, Signature, parameters
 
 
 @dataclass(frozen=True)

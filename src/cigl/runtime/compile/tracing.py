@@ -19,9 +19,9 @@ from torch import fx, nn
 from cigl.common.copying import deep_copy
 from cigl.common.errors import CiglError
 from cigl.runtime.compile.capture import HINT, Capture
-from cigl.runtime.compile.inputs import of_forward
 from cigl.runtime.compile.parsing import is_known
 from cigl.runtime.compile.questions import Questions, about_attribute, asker
+from cigl.runtime.network.inputs import of_forward
 
 _TORCH = str(Path(torch.__file__).parent)
 _alone = threading.RLock()  # two that change nn.Module would not change it back

@@ -14,11 +14,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from cigl.runtime.compile.capture import Named
-from cigl.runtime.compile.conditions import is_condition
-from cigl.runtime.compile.inputs import Signature
 from cigl.runtime.format.allowed import FLOATS, FUNCTIONS, METHODS, is_plain, make_module, shapes
 from cigl.runtime.format.container import DTYPES, Damaged
 from cigl.runtime.format.graph import LOGITS, Graph, Node, Ref
+from cigl.runtime.network.conditions import is_condition
+from cigl.runtime.network.inputs import Signature
 
 _DEEPEST = 8  # lists in lists
 _MOST_INPUTS = 64

@@ -20,11 +20,11 @@ from torch.utils import _pytree as pytree
 
 from cigl.runtime.compile.capture import HINT, Capture
 from cigl.runtime.compile.exporting import Examples, captures
-from cigl.runtime.compile.inputs import Signature, of_forward
 from cigl.runtime.compile.tracing import Tracer, hooked, remove_asserts
 from cigl.runtime.format.allowed import FLOATS, FUNCTION_NAMES, METHODS, is_plain, make_module, module_fields, shapes
 from cigl.runtime.format.container import NAMES
 from cigl.runtime.format.tensors import named_tensors
+from cigl.runtime.network.inputs import Signature, of_forward
 
 
 class Unsupported(Exception):

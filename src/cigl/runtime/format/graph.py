@@ -11,8 +11,8 @@ from torch.utils import _pytree as pytree
 
 from cigl.common.errors import CiglError, one_line
 from cigl.runtime.compile.capture import Capture, Captured
-from cigl.runtime.compile.inputs import Signature
 from cigl.runtime.format.allowed import FUNCTIONS, RECORDED
+from cigl.runtime.network.inputs import Signature
 
 LOGITS = "logits"  # what a temperature divides in an output that has names
 

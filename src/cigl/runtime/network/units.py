@@ -9,8 +9,8 @@ from typing import Any
 from torch.fx.node import map_aggregate
 from torch.utils import _pytree as pytree
 
-from cigl.runtime.compile.inputs import Signature
 from cigl.runtime.network import operations as op
+from cigl.runtime.network.inputs import Signature
 
 
 @dataclass(frozen=True)

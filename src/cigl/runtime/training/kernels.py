@@ -25,8 +25,8 @@ from torch.utils import _pytree as pytree
 from cigl.common.errors import CiglError, CiglWarning
 from cigl.runtime.compile.tracing import hooked
 from cigl.runtime.program import library
-from cigl.runtime.training.calls import Forward, TakenCalls, forward_of
-from cigl.runtime.training.capture import Capture, Mode, NotCaptured
+from cigl.runtime.training.capture.calls import Forward, TakenCalls, forward_of
+from cigl.runtime.training.capture.dynamo import Capture, Mode, NotCaptured
 from cigl.runtime.training.network import is_plain
 from cigl.runtime.training.plans import Plans
 from cigl.runtime.training.rule import may_be_worth

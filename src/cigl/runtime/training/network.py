@@ -13,7 +13,7 @@ from cigl.runtime.network.units import Unit
 from cigl.runtime.program.emitting import fits
 from cigl.runtime.program.steps import per_image
 from cigl.runtime.schedule import by_images, staged
-from cigl.runtime.training.graphs import LoweredGraph
+from cigl.runtime.training.capture.graphs import LoweredGraph
 from cigl.runtime.training.rule import is_worth
 from cigl.runtime.training.stretch import Stretch, is_known, multiply_adds
 from cigl.runtime.training.weights import Patterns

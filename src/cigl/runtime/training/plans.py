@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from cigl.runtime.training.graphs import LoweredGraph, NotLowered, lower_graph
+from cigl.runtime.training.capture.graphs import LoweredGraph, NotLowered, lower_graph
 from cigl.runtime.training.network import PartitionedModel
 from cigl.runtime.training.verify import Budget, Check
 from cigl.runtime.training.weights import Patterns

@@ -15,7 +15,7 @@ from cigl.runtime.network import operations as op
 from cigl.runtime.network.units import Unit
 from cigl.runtime.network.weights import Weight
 from cigl.runtime.program.steps import per_image
-from cigl.runtime.training.attention import mix_heads
+from cigl.runtime.training.capture.attention import mix_heads
 from cigl.runtime.training.network import is_plain
 from cigl.runtime.training.rule import is_worth
 from cigl.runtime.training.stretch import Stretch

@@ -1,0 +1,1 @@
+"""What is not as it was announced: said, or refused."""

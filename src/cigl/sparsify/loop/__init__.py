@@ -1,0 +1,1 @@
+"""A user's loop as steps of Algorithm 1."""

@@ -1,0 +1,1 @@
+"""Methods: their catalogue, options, schedules, distributions, random mask, rounds and averages."""

@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from cigl.common.errors import CiglError, percent, unknown
+from cigl.common.numbers import is_number
 from cigl.common.references import load_reference
 from cigl.sparsify.methods.averaging import Collection, Mean, Snapshots
-from cigl.sparsify.methods.options import Option, check, is_number, options_of
+from cigl.sparsify.methods.options import Option, check, options_of
 from cigl.sparsify.methods.schedule import CycleTimetable, Decay, Rise, Timetable, constant, cosine, rate_at, rise
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.tensors.flat_indexing import read

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import numbers
 import types
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from cigl.common.errors import CiglError, unknown
+from cigl.common.numbers import is_number, is_whole
 from cigl.sparsify.methods.schedule import Decay, Rise
 
 if TYPE_CHECKING:
@@ -120,11 +120,3 @@ def _check_rise(rise: Rise) -> None:
             f"random_mask would rise from {rise.begin!r} to {rise.until!r} of training: give two shares in [0, 1], the "
             "first not above the second, so that it ends with training or before."
         )
-
-
-def is_number(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def is_whole(value: object) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)

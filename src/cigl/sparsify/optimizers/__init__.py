@@ -1,0 +1,1 @@
+"""Optimizers and their wrappers, and which of their state is one number per weight."""

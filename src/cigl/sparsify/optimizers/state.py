@@ -15,7 +15,7 @@ from torch import Tensor, nn, optim
 from torch.optim import Optimizer
 
 from cigl.common.errors import CiglError
-from cigl.sparsify.methods.options import is_number
+from cigl.common.numbers import is_number
 from cigl.sparsify.optimizers.inference import Fresh, Observation, Verdict
 from cigl.sparsify.optimizers.wrappers import Followed
 from cigl.sparsify.tensors.flat_indexing import fill, keep_only, write

@@ -1,0 +1,1 @@
+"""Which parameters are sparse, and how each of them holds its mask."""

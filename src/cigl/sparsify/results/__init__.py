@@ -1,0 +1,1 @@
+"""What comes out of training: finished models, copies, checkpoints, averages."""

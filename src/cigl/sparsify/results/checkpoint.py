@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from cigl.common.errors import CiglError
+from cigl.common.numbers import is_number, is_whole
 from cigl.sparsify.guards.checks import Fingerprints
 from cigl.sparsify.guards.fingerprints import fingerprints
 from cigl.sparsify.methods.averaging import Collection
-from cigl.sparsify.methods.options import is_number, is_whole
 from cigl.sparsify.methods.rounds import count_weights
 from cigl.sparsify.optimizers.inference import Verdict
 from cigl.sparsify.parameters.layer import Layer

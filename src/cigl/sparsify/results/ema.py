@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from cigl.common.errors import CiglError
-from cigl.sparsify.methods.options import is_number, is_whole
+from cigl.common.numbers import is_number, is_whole
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.results import finish
 from cigl.sparsify.results.batch_norm import Forward

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from cigl.common.batches import default_forward
 from cigl.common.copying import deep_copy
 from cigl.common.errors import CiglError, CiglWarning
+from cigl.common.numbers import is_whole
 from cigl.runtime.remembered import remember
 from cigl.sparsify.guards.zeros import count_outside
 from cigl.sparsify.methods.averaging import Mean, Snapshots
-from cigl.sparsify.methods.options import is_whole
 from cigl.sparsify.methods.random_mask import RandomMask
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.results.batch_norm import Forward, reestimate_batch_norm, running_norms

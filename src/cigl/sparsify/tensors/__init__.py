@@ -1,0 +1,1 @@
+"""Functions on tensors: positions, largest elements, topology, hashed random numbers, shards."""

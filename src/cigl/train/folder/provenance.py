@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-import cigl
+from cigl import __version__
 from cigl.common.errors import CiglError, CiglWarning
 from cigl.train.folder.run_folder import RunFolder
 from cigl.train.ranks.group import ONE, Ranks
@@ -24,7 +24,7 @@ def versions(ranks: Ranks = ONE) -> dict[str, str]:
     """What a number may depend on besides the configuration."""
     several = {"ranks": str(ranks.size)} if ranks.size > 1 else {}  # not there: one, as in version 0.1.0
     return several | {
-        "cigl": cigl.__version__,
+        "cigl": __version__,
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),

@@ -22,7 +22,7 @@ import torch._dynamo
 from torch import fx, nn
 from torch._dynamo.variables.misc import RandomVariable
 
-from cigl.runtime.training.graphs import Unfaithful, check_faithful
+from cigl.runtime.training.capture.graphs import Unfaithful, check_faithful
 
 LONG = 1.0  # seconds that a capture may take before a message says what it was
 _TORCH = str(Path(torch.__file__).parent)

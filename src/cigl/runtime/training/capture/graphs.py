@@ -20,7 +20,7 @@ from cigl.runtime.compile.lowering import Lowering, argument_changed_in_place
 from cigl.runtime.network import operations as op
 from cigl.runtime.network.units import Network, Unit
 from cigl.runtime.program.steps import Shape
-from cigl.runtime.training.attention import expose_projections
+from cigl.runtime.training.capture.attention import expose_projections
 
 _map: Any = map_aggregate  # torch knows only the kinds of arguments that a graph may have
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cigl.common.errors import CiglError
-from cigl.runtime.compile.conditions import Condition, as_source, holds
+from cigl.runtime.network.conditions import Condition, as_source, holds
 
 Path = tuple[str | int, ...]  # an argument's name, and the keys and indices that lead to a tensor inside of it
 _MISSING = object()

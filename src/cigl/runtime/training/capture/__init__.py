@@ -1,0 +1,1 @@
+"""A forward as graphs of units, and modules whose calls are taken over."""

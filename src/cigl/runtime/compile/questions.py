@@ -56,6 +56,7 @@ _SKIPPED = {"PUSH_NULL", "PRECALL", "CACHE", "RESUME", "NOP", PREFIX, "MAKE_CELL
             "COPY", "DUP_TOP", "NOT_TAKEN"}  # fmt: skip
 _GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 _CELLS = {"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"}
+_FOLLOWED = {*_GLOBALS, *_CELLS, "LOAD_ATTR", "LOAD_METHOD"}
 
 
 class Questions:
@@ -98,7 +99,7 @@ class Questions:
         """Python calls this for each function that is entered, and what it returns for each of its instructions."""
         if frame.f_code in _autocasts():
             self.ask("opens an autocast block", frame)
-        if not is_own(frame.f_code):
+        if not is_own(frame.f_code) or _makes_a_namedtuple(frame):
             return None
         self._stepping.begin(frame)
         return _Loads(self)
@@ -111,6 +112,8 @@ class Questions:
             self.ask("draws random numbers that are not torch's", frame)
         elif is_own(frame.f_code) and isinstance(arg, type(len)) and arg in _MODES:
             self.ask(f"asks torch.{arg.__name__}()", frame)
+        elif arg is globals and is_own(frame.f_code):
+            self.ask("reads globals(), which may change", frame)
 
     def variable(self, name: str, value: Any, frame: FrameType) -> None:
         """A name outside of the model: what is defined once is no question."""
@@ -138,7 +141,10 @@ class _Loads(Watched):
         self._now: Any = _NOWHERE  # what the last instruction has loaded
         self._name = ""
         self._asker = ""  # type or callable, of which the argument is to come
+        self._arguments: list[Any] = []  # what was loaded since; _NOWHERE is what we can't follow
         self._stored = ""  # a variable that the last instruction has set, and loaded
+        self._imported = ""  # and one that it has set to a name of a module
+        self._before = ""  # the last instruction
         self._prefixed: dis.Instruction | None = None
         self._stepped = False
 
@@ -162,9 +168,11 @@ class _Loads(Watched):
             self._step(instruction.opname, instruction.argval, frame)
 
     def _step(self, kind: str, name: Any, frame: FrameType) -> None:
-        if self._stored:
-            self._is_at(frame.f_locals.get(self._stored, _NOWHERE), self._stored, frame)
-        before, self._now, self._stored = self._now, _NOWHERE, ""
+        self._settle(frame)
+        before, self._now = self._now, _NOWHERE
+        last, self._before = self._before, kind
+        if self._asker and not (kind in _FOLLOWED or kind.startswith("LOAD_FAST")):
+            self._about_type(kind, name, frame)
         if kind in _GLOBALS:
             self._global(kind, name, frame)
         elif kind in _CELLS:
@@ -179,11 +187,34 @@ class _Loads(Watched):
                 self._is_at(frame.f_locals.get(each, _NOWHERE), each, frame)
         elif kind in ("LOAD_ATTR", "LOAD_METHOD"):
             if before is not _NOWHERE:
+                del self._arguments[-1:]
                 self._is_at(self._attribute(before, name, frame), f"{self._name}.{name}", frame)
         elif kind in ("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR"):
             self._questions.stored(name, frame)
-        elif self._asker and kind.startswith("CALL"):
+        elif last == "IMPORT_FROM" and kind in ("STORE_FAST", "STORE_DEREF"):
+            self._imported = name
+
+    def _settle(self, frame: FrameType) -> None:
+        """What is known of the last instruction only after it."""
+        if self._stored:
+            self._is_at(frame.f_locals.get(self._stored, _NOWHERE), self._stored, frame)
+        if self._imported:
+            self._questions.variable(self._imported, frame.f_locals.get(self._imported, _NOWHERE), frame)
+        self._stored = self._imported = ""
+
+    def _about_type(self, kind: str, count: Any, frame: FrameType) -> None:
+        """Between the load of type or callable and its call: an argument that is computed may be a stand-in."""
+        if kind.startswith("CALL"):
+            known = len(self._arguments) == count == 1 and self._arguments[0] is not _NOWHERE
+            if self._arguments and not known:
+                self._questions.ask(f"asks for the type of a value, with {self._asker}", frame)
             self._asker = ""
+        elif kind.startswith("STORE_") or kind in ("POP_TOP", "RETURN_VALUE", "IS_OP", "COMPARE_OP"):
+            self._asker = ""
+        elif kind.startswith("BUILD_") and isinstance(count, int) and count > len(self._arguments):
+            self._asker = ""  # it is an item, as in isinstance(x, (type, str))
+        else:
+            self._arguments.append(_NOWHERE)
 
     def _global(self, kind: str, name: str, frame: FrameType) -> None:
         """In the body of a class, a name may be the body's own."""
@@ -200,10 +231,14 @@ class _Loads(Watched):
     def _is_at(self, found: Any, name: str, frame: FrameType) -> None:
         if self._asker and isinstance(found, fx.Proxy):
             self._questions.ask(f"asks for the type of a value, {self._asker}({name})", frame)
+            self._asker = ""
         whose = found.__self__ if isinstance(found, MethodType) else found
         if isinstance(whose, _RANDOM):
             self._questions.ask("draws random numbers that are not torch's", frame)
-        self._asker = name if found is type or found is callable else ""
+        if found is type or found is callable:
+            self._asker, self._arguments = name, []
+        elif self._asker:
+            self._arguments.append(found)
         self._now, self._name = found, name
 
     def _attribute(self, owner: Any, name: str, frame: FrameType) -> Any:
@@ -246,6 +281,12 @@ def _is_own_file(file: str) -> bool:
     if file.startswith((_TORCH, _NUMPY, _HERE, "<frozen", "<__array_function__")):
         return False
     return not file.startswith(_PYTHON) or "site-packages" in file or "dist-packages" in file
+
+
+def _makes_a_namedtuple(frame: FrameType) -> bool:
+    """Python writes a function for it, which has no file and reads nothing. torch.fx itself calls it."""
+    name = str(frame.f_globals.get("__name__"))
+    return frame.f_code.co_filename.startswith("<string") and name.startswith("namedtuple_")
 
 
 def asker(frame: FrameType | None) -> FrameType | None:

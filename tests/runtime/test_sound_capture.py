@@ -7,6 +7,8 @@ import functools
 import operator
 import pickle
 import random
+import subprocess
+import sys
 import threading
 import warnings
 
@@ -20,6 +22,7 @@ from torch import nn
 import cigl
 from cigl.common.errors import CiglError, CiglWarning
 from cigl.runtime.compile import tracing
+from cigl.runtime.compile.stepping import Stepping
 from cigl.runtime.engine import SparseInference
 from cigl.runtime.remembered import recalled, remember
 
@@ -38,7 +41,7 @@ class Net(nn.Module):
         super().__init__()
         self.first, self.second = nn.Linear(32, 32), nn.Linear(32, 32)
         self.settings, self.names, self.scale, self.calls = {"relu": True}, ["a"], 2.0, 0
-        self.draws = random.Random(0)
+        self.draws, self.draw = random.Random(0), functools.partial(random.random)
         self._forward = (forward,)
 
     def forward(self, x):
@@ -79,6 +82,45 @@ def closure():
     return lambda self, x: self.first(x) * factors["a"]
 
 
+def after_many_variables(ending):
+    """So many that the instructions for more have a prefix."""
+    many = "".join(f"    v{i} = {i}\n" for i in range(300))
+    found = {}
+    exec(compile(f"def f(self, x):\n{many}    {ending}\n", "own.py", "exec"), globals(), found)
+    return found["f"]
+
+
+def by_another_name(self, x):
+    kind = type
+    return self.first(x) * (2 if kind(x) is torch.Tensor else 1)
+
+
+def of_a_module(self, x):
+    here = sys.modules[__name__]  # stored and loaded in one instruction, from Python 3.13 on
+    return self.first(x) * here.SCALE
+
+
+def imported(self, x):
+    from test_sound_capture import SCALE as size
+
+    return self.first(x) * size
+
+
+def of_a_class_body(self, x):
+    class Here:
+        factors = tuple([SCALE for _ in range(1)])
+
+    return self.first(x) * Here.factors[0]
+
+
+def ends_watching(end):
+    def forward(self, x):
+        end(None)
+        return self.first(x) * SCALE
+
+    return forward
+
+
 ASKING = {
     "isinstance": lambda self, x: F.relu(self.first(x)) if isinstance(x, torch.Tensor) else x,
     "isinstance of an attribute": lambda self, x: self.first(x) * (2 if isinstance(x.shape, torch.Size) else 1),
@@ -99,6 +141,20 @@ ASKING = {
     "a class": lambda self, x: F.relu(self.first(x)) if Settings.relu else self.first(x),
     "a closure": closure(),
     "swallowed": swallowed,
+    "type of a result": lambda self, x: self.first(x) * (2 if type(self.first(x)) is torch.Tensor else 1),
+    "type of an item": lambda self, x: self.first(x) * (2 if type([self.first(x)][0]) is torch.Tensor else 1),
+    "type by another name": by_another_name,
+    "type behind a prefix": after_many_variables("v300 = x; return self.first(x) * (2 if callable(v300) else 1)"),
+    "a class behind a prefix": after_many_variables("v300 = Settings; return self.first(x) * (2 if v300.relu else 1)"),
+    "a module": of_a_module,
+    "an import": imported,
+    "globals": lambda self, x: self.first(x) * globals()["SCALE"],
+    "a comprehension": lambda self, x: self.first(x) * sum([SCALE for _ in range(2)]),
+    "a generator": lambda self, x: self.first(x) * sum(SCALE for _ in range(2)),
+    "a function in it": lambda self, x: (lambda y: y * SCALE)(self.first(x)),
+    "a class in it": of_a_class_body,
+    "it ends the tracing": ends_watching(sys.settrace),
+    "it ends the profiling": ends_watching(sys.setprofile),
 }
 OFTEN = {  # which differ from call to call
     "random numbers of Python": lambda self, x: self.first(x) * random.gauss(0, 1),
@@ -107,6 +163,8 @@ OFTEN = {  # which differ from call to call
     "numpy": lambda self, x: self.first(x) * np.random.rand(),
     "torch.rand": lambda self, x: self.first(x) + torch.rand(32),
     "a state": counts,
+    "partial": lambda self, x: self.first(x) * self.draw(),
+    "map": lambda self, x: self.first(x) * next(map(np.random.normal, [1.0])),
 }
 FINE = {
     "a dict of its own": lambda self, x: F.relu(self.first(x)) if self.settings["relu"] else self.first(x),
@@ -117,6 +175,9 @@ FINE = {
     "its own class": lambda self, x: self.first(x) if isinstance(self.second, nn.Linear) else x,
     "a comprehension": lambda self, x: sum([layer(x) * self.scale for layer in (self.first, self.second)]),
     "no_grad": torch.no_grad()(lambda self, x: self.second(F.relu(self.first(x)))),
+    "type of a layer": lambda self, x: self.first(x) if type(self.first) is nn.Linear else x,
+    "isinstance of a class": lambda self, x: x if isinstance(self.first, (type, str)) else self.first(x),
+    "many variables": after_many_variables("v300 = self.first(x); return v300 * self.scale"),
     "operators": lambda self, x: operator.add(self.first(x), self.second(x)),
     "a note of a shape": lambda self, x: setattr(self, "size", x.shape) or self.first(x),
 }
@@ -197,6 +258,60 @@ def test_random_numbers_of_torch_that_follow_the_inputs_are_no_difference():
     first, more = quietly(fast, x)
     assert not said + more
     assert not torch.equal(first, fast(x))
+
+
+FIRST = """
+import torch, warnings, cigl
+SCALE = 2.0
+class Net(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * SCALE
+with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter("always")
+    cigl.sparse_inference(Net(4, 4))
+assert "reads SCALE" in str(found[0].message), found
+"""
+
+
+def test_the_first_function_that_is_watched_is_seen_whole(tmp_path):
+    """What Python reports may begin late: other tests would have begun it."""
+    (tmp_path / "first.py").write_text(FIRST)
+    subprocess.run([sys.executable, str(tmp_path / "first.py")], check=True)
+
+
+def test_what_cannot_be_watched_is_not_captured(monkeypatch):
+    monkeypatch.setattr(Stepping, "begin", lambda self, frame: None)
+    assert "can't be watched" in quietly(cigl.sparse_inference, net(FINE["shapes"]))[1][0]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="which has no sys.monitoring")
+def test_without_a_free_tool_nothing_is_captured():
+    free = [tool for tool in range(6) if sys.monitoring.get_tool(tool) is None]
+    for tool in free:
+        sys.monitoring.use_tool_id(tool, "a test")
+    try:
+        said = quietly(cigl.sparse_inference, net(FINE["shapes"]))[1]
+    finally:
+        for tool in free:
+            sys.monitoring.free_tool_id(tool)
+    assert "can't be watched" in said[0]
+    assert not quietly(cigl.sparse_inference, net(FINE["shapes"]))[1]
+    assert free == [tool for tool in range(6) if sys.monitoring.get_tool(tool) is None]
+
+
+def test_a_debugger_is_given_back_what_it_had():
+    def trace(*_):
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        said = quietly(cigl.sparse_inference, net(ASKING["a variable"]))[1]
+        after = sys.gettrace()
+    finally:
+        sys.settrace(before)
+    assert after is trace
+    assert "reads SCALE" in said[0]
 
 
 # The comparison

@@ -32,6 +32,8 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
+from cigl.runtime.compile.stepping import PREFIX, Stepping, Watched, instructions
+
 _HERE = str(Path(__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
 _NUMPY = str(Path(np.__file__).parent)
@@ -50,8 +52,11 @@ _CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, enum
 _OF_GRADIENTS = {"grad", "grad_fn", "_base"}  # which are None or not
 _OBJECTS = {"dtype", "device", "layout"}
 _NOWHERE = object()
-_SKIPPED = {"PUSH_NULL", "PRECALL", "CACHE", "RESUME", "NOP", "EXTENDED_ARG", "MAKE_CELL", "COPY_FREE_VARS",
-            "COPY", "DUP_TOP"}  # fmt: skip
+_SKIPPED = {"PUSH_NULL", "PRECALL", "CACHE", "RESUME", "NOP", PREFIX, "MAKE_CELL", "COPY_FREE_VARS",
+            "COPY", "DUP_TOP", "NOT_TAKEN"}  # fmt: skip
+_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
+_CELLS = {"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"}
+_FOLLOWED = {*_GLOBALS, *_CELLS, "LOAD_ATTR", "LOAD_METHOD"}
 
 
 class Questions:
@@ -60,6 +65,7 @@ class Questions:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self._loaded: set[str] = set()  # attributes of modules
+        self._stepping = Stepping()
 
     def ask(self, what: str, frame: FrameType | None) -> None:
         self.asked.append(f"{what}{place(frame)}")
@@ -67,29 +73,35 @@ class Questions:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """While a forward is traced in this thread."""
-        before, state = (sys.gettrace(), sys.getprofile()), torch.get_rng_state()
+        before, state, others = (sys.gettrace(), sys.getprofile()), torch.get_rng_state(), _random_states()
         collects = gc.isenabled()
         gc.disable()  # what it calls is no part of the forward
-        sys.setprofile(self._called)
-        sys.settrace(self._entered)
-        try:
-            yield
-        finally:
-            sys.settrace(before[0])
-            sys.setprofile(before[1])
-            if collects:
-                gc.enable()
-            if not torch.equal(state, torch.get_rng_state()):
-                torch.set_rng_state(state)
-                self.ask("draws random numbers that don't come from its inputs", None)
+        with self._stepping:
+            sys.setprofile(self._called)
+            sys.settrace(self._entered)
+            try:
+                yield
+            finally:
+                watched = sys.gettrace() == self._entered and sys.getprofile() == self._called
+                sys.settrace(before[0])
+                sys.setprofile(before[1])
+                if collects:
+                    gc.enable()
+        if not watched:
+            self.ask("sets Python's trace or profile function", None)
+        if not torch.equal(state, torch.get_rng_state()):
+            torch.set_rng_state(state)
+            self.ask("draws random numbers that don't come from its inputs", None)
+        if others != _random_states():
+            self.ask("draws random numbers that are not torch's", None)
 
     def _entered(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
         """Python calls this for each function that is entered, and what it returns for each of its instructions."""
         if frame.f_code in _autocasts():
             self.ask("opens an autocast block", frame)
-        if not is_own(frame.f_code):
+        if not is_own(frame.f_code) or _makes_a_namedtuple(frame):
             return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        self._stepping.begin(frame)
         return _Loads(self)
 
     def _called(self, frame: FrameType, event: str, arg: Any) -> None:
@@ -100,6 +112,8 @@ class Questions:
             self.ask("draws random numbers that are not torch's", frame)
         elif is_own(frame.f_code) and isinstance(arg, type(len)) and arg in _MODES:
             self.ask(f"asks torch.{arg.__name__}()", frame)
+        elif arg is globals and is_own(frame.f_code):
+            self.ask("reads globals(), which may change", frame)
 
     def variable(self, name: str, value: Any, frame: FrameType) -> None:
         """A name outside of the model: what is defined once is no question."""
@@ -119,7 +133,7 @@ class Questions:
             self.ask(f"changes {name}, which it has read before", frame)
 
 
-class _Loads:
+class _Loads(Watched):
     """One call of a function: what its instructions load, followed from attribute to attribute."""
 
     def __init__(self, questions: Questions):
@@ -127,45 +141,104 @@ class _Loads:
         self._now: Any = _NOWHERE  # what the last instruction has loaded
         self._name = ""
         self._asker = ""  # type or callable, of which the argument is to come
+        self._arguments: list[Any] = []  # what was loaded since; _NOWHERE is what we can't follow
+        self._stored = ""  # a variable that the last instruction has set, and loaded
+        self._imported = ""  # and one that it has set to a name of a module
+        self._before = ""  # the last instruction
+        self._prefixed: dis.Instruction | None = None
+        self._stepped = False
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> _Loads:
+        """Python calls this for what happens in the frame."""
         if event == "opcode":
-            instruction = _instructions(frame.f_code).get(frame.f_lasti)
-            if instruction is not None and instruction.opname not in _SKIPPED:
-                self._step(instruction.opname, instruction.argval, frame)
+            self.step(frame, frame.f_lasti)
+        elif event == "return" and not self._stepped:  # a debugger may keep us from seeing anything
+            self._questions.ask("can't be watched by Python's trace functions", frame)
         return self
 
+    def step(self, frame: FrameType, offset: int) -> None:
+        self._stepped = True
+        instruction = instructions(frame.f_code).get(offset)
+        seen, self._prefixed = self._prefixed, None
+        if instruction is None or instruction is seen:  # with its prefix, just now
+            return
+        if instruction.offset != offset:
+            self._prefixed = instruction
+        if instruction.opname not in _SKIPPED:
+            self._step(instruction.opname, instruction.argval, frame)
+
     def _step(self, kind: str, name: Any, frame: FrameType) -> None:
+        self._settle(frame)
         before, self._now = self._now, _NOWHERE
-        if kind in ("LOAD_GLOBAL", "LOAD_NAME"):
-            found = frame.f_globals.get(name, _NOWHERE)
-            if found is not _NOWHERE:
+        last, self._before = self._before, kind
+        if self._asker and not (kind in _FOLLOWED or kind.startswith("LOAD_FAST")):
+            self._about_type(kind, name, frame)
+        if kind in _GLOBALS:
+            self._global(kind, name, frame)
+        elif kind in _CELLS:
+            found = frame.f_locals.get(name, _NOWHERE)
+            if found is not _NOWHERE and _is_from_outside(name, frame):
                 self._questions.variable(name, found, frame)
-            else:
-                found = vars(builtins).get(name, _NOWHERE)
             self._is_at(found, name, frame)
-        elif kind in ("LOAD_DEREF", "LOAD_CLASSDEREF") or kind.startswith("LOAD_FAST"):
-            found = _NOWHERE
+        elif kind == "STORE_FAST_LOAD_FAST":  # which has not happened yet, and may load what it stores
+            self._stored = name[1]
+        elif kind.startswith("LOAD_FAST"):
             for each in name if isinstance(name, tuple) else (name,):  # two in one instruction, from Python 3.13 on
-                found = frame.f_locals.get(each, _NOWHERE)
-            if kind in ("LOAD_DEREF", "LOAD_CLASSDEREF") and found is not _NOWHERE and _is_from_outside(name, frame):
-                self._questions.variable(name, found, frame)
-            self._is_at(found, str(name), frame)
+                self._is_at(frame.f_locals.get(each, _NOWHERE), each, frame)
         elif kind in ("LOAD_ATTR", "LOAD_METHOD"):
             if before is not _NOWHERE:
+                del self._arguments[-1:]
                 self._is_at(self._attribute(before, name, frame), f"{self._name}.{name}", frame)
         elif kind in ("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR"):
             self._questions.stored(name, frame)
-        elif self._asker and kind.startswith("CALL"):
+        elif last == "IMPORT_FROM" and kind in ("STORE_FAST", "STORE_DEREF"):
+            self._imported = name
+
+    def _settle(self, frame: FrameType) -> None:
+        """What is known of the last instruction only after it."""
+        if self._stored:
+            self._is_at(frame.f_locals.get(self._stored, _NOWHERE), self._stored, frame)
+        if self._imported:
+            self._questions.variable(self._imported, frame.f_locals.get(self._imported, _NOWHERE), frame)
+        self._stored = self._imported = ""
+
+    def _about_type(self, kind: str, count: Any, frame: FrameType) -> None:
+        """Between the load of type or callable and its call: an argument that is computed may be a stand-in."""
+        if kind.startswith("CALL"):
+            known = len(self._arguments) == count == 1 and self._arguments[0] is not _NOWHERE
+            if self._arguments and not known:
+                self._questions.ask(f"asks for the type of a value, with {self._asker}", frame)
             self._asker = ""
+        elif kind.startswith("STORE_") or kind in ("POP_TOP", "RETURN_VALUE", "IS_OP", "COMPARE_OP"):
+            self._asker = ""
+        elif kind.startswith("BUILD_") and isinstance(count, int) and count > len(self._arguments):
+            self._asker = ""  # it is an item, as in isinstance(x, (type, str))
+        else:
+            self._arguments.append(_NOWHERE)
+
+    def _global(self, kind: str, name: str, frame: FrameType) -> None:
+        """In the body of a class, a name may be the body's own."""
+        own = {} if kind == "LOAD_GLOBAL" or frame.f_locals is frame.f_globals else frame.f_locals
+        found = own.get(name, _NOWHERE)
+        if found is _NOWHERE:
+            found = frame.f_globals.get(name, _NOWHERE)
+            if found is not _NOWHERE:
+                self._questions.variable(name, found, frame)
+        if found is _NOWHERE:
+            found = vars(builtins).get(name, _NOWHERE)
+        self._is_at(found, name, frame)
 
     def _is_at(self, found: Any, name: str, frame: FrameType) -> None:
         if self._asker and isinstance(found, fx.Proxy):
             self._questions.ask(f"asks for the type of a value, {self._asker}({name})", frame)
+            self._asker = ""
         whose = found.__self__ if isinstance(found, MethodType) else found
         if isinstance(whose, _RANDOM):
             self._questions.ask("draws random numbers that are not torch's", frame)
-        self._asker = name if found is type or found is callable else ""
+        if found is type or found is callable:
+            self._asker, self._arguments = name, []
+        elif self._asker:
+            self._arguments.append(found)
         self._now, self._name = found, name
 
     def _attribute(self, owner: Any, name: str, frame: FrameType) -> Any:
@@ -210,6 +283,12 @@ def _is_own_file(file: str) -> bool:
     return not file.startswith(_PYTHON) or "site-packages" in file or "dist-packages" in file
 
 
+def _makes_a_namedtuple(frame: FrameType) -> bool:
+    """Python writes a function for it, which has no file and reads nothing. torch.fx itself calls it."""
+    name = str(frame.f_globals.get("__name__"))
+    return frame.f_code.co_filename.startswith("<string") and name.startswith("namedtuple_")
+
+
 def asker(frame: FrameType | None) -> FrameType | None:
     """The function that asks a stand-in, unless it is torch.fx itself."""
     while frame is not None and frame.f_code.co_name == "__instancecheck__":
@@ -219,7 +298,7 @@ def asker(frame: FrameType | None) -> FrameType | None:
 
 def about_attribute(name: str, frame: FrameType) -> str | None:
     """What a function asks that reads an attribute of a stand-in just now; None if it reads it to compute with it."""
-    instruction = _instructions(frame.f_code).get(frame.f_lasti)
+    instruction = instructions(frame.f_code).get(frame.f_lasti)
     if instruction is None or instruction.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
         return f"asks whether a value has {name!r}"  # with hasattr or getattr
     if name in _OF_GRADIENTS or (name in _OBJECTS and _compares_identity(frame.f_code)):
@@ -250,9 +329,10 @@ def _compares_identity(code: CodeType) -> bool:
     return any(b.opname == "IS_OP" and a.opname != "LOAD_CONST" for a, b in pairwise(found))
 
 
-@functools.lru_cache(maxsize=256)
-def _instructions(code: CodeType) -> dict[int, dis.Instruction]:
-    return {each.offset: each for each in dis.get_instructions(code)}
+def _random_states() -> tuple[Any, ...]:
+    """Of Python's and numpy's own generators, also where a function in C draws from them."""
+    name, keys, *rest = np.random.get_state(legacy=True)
+    return random.getstate(), name, np.asarray(keys).tobytes(), rest
 
 
 def _is_from_outside(name: str, frame: FrameType) -> bool:

@@ -118,7 +118,7 @@ class Tracer(fx.Tracer):
 
     def _reason(self, error: Exception, since: int) -> Exception:
         """Why a forward stopped: what follows from a wrong answer is not the reason."""
-        if "co_varnames" in str(error):
+        if "varnames" in str(error):  # co_varnames, from Python 3.11 on
             return NotTraced("torch.fx can't read a forward that is wrapped by another function with other arguments")
         if len(self.questions.asked) > since and not isinstance(error, fx.proxy.TraceError):
             return Asked(self.questions.asked[since])

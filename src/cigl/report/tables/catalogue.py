@@ -32,7 +32,7 @@ from cigl.report.tables.findings import compare, sign
 from cigl.report.tables.formats import EMPTY, Entry, Table
 from cigl.report.tables.matrix import matrix
 from cigl.report.tables.text import percent, signed
-from cigl.sparsify.methods.catalogue import method
+from cigl.sparsify.methods import catalogue as methods
 from cigl.study.grid import Study
 from cigl.train.config import Config
 
@@ -213,7 +213,7 @@ def _cost(evidence: Evidence, setting: str) -> Table:
 def _predicts_with_members(config: Config) -> bool:
     """A method of a user's own module may be one that this process can't import."""
     with suppress(CiglError, ImportError):
-        return method(config.method).predicts_with == "members"
+        return methods.method(config.method).predicts_with == "members"
     return False
 
 

@@ -242,7 +242,7 @@ def test_data_parallel_is_refused():
         attach(nn.DataParallel(model), sgd(model), "cigl")
 
 
-DDP = Path(__file__).with_name("ddp_worker.py")
+DDP = Path(__file__).parents[1] / "ddp_worker.py"
 
 
 @pytest.mark.parametrize(

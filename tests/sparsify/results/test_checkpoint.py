@@ -35,7 +35,7 @@ def test_resume_is_bit_identical(method, stop):
 
 @pytest.mark.parametrize("stop", [5, 36])
 def test_resume_in_a_new_process_is_bit_identical(stop, tmp_path):
-    worker = Path(__file__).with_name("resume_worker.py")
+    worker = Path(__file__).parents[1] / "resume_worker.py"
     for command in ("whole", f"first:{stop}", f"rest:{stop}"):
         subprocess.run([sys.executable, str(worker), command, str(tmp_path)], check=True, timeout=120)
     whole, resumed = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("whole", "rest"))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from loops import attach, mlp, run, sgd
 
-WORKER = Path(__file__).with_name("agreement_worker.py")
+WORKER = Path(__file__).parents[1] / "agreement_worker.py"
 
 
 @pytest.fixture(scope="module")

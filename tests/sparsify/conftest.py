@@ -1,0 +1,1 @@
+"""Its folder has the modules that tests of all rooms share."""

@@ -9,8 +9,8 @@ import torch
 # What is generated once serves all test processes, and nothing of the user's own data is touched.
 os.environ["CIGL_DATA"] = str(Path(tempfile.gettempdir()) / f"cigl-tests-{os.getuid()}")
 
-# The table of trainers in tests/compatibility refers to the tests in their own folder.
-sys.path.append(str(Path(__file__).parent / "integrations"))
+# What tests of inner rooms share lies beside them; the table of trainers in tests/compatibility refers to their tests.
+sys.path += [str(Path(__file__).parent / room) for room in ("integrations", "sparsify", "calibrate")]
 
 collect_ignore = [  # run by tests, in their own processes
     "compatibility/zero_worker.py",

@@ -1,1 +1,0 @@
-"""Its folder has the modules that tests of all rooms share."""

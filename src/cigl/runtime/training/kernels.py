@@ -287,6 +287,7 @@ class TrainingKernels:
     def _new_replay(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Replay | None:
         if not self._budget.allows() or not torch.is_grad_enabled() or _saves_by_hooks():
             return None
+        self._budget.is_owed = False
         if self._captured().mode is not Mode.WHOLE:
             self._plans.compare_again()
             return None
@@ -294,7 +295,6 @@ class TrainingKernels:
         plan = None if observed is None else self._plans.of(observed.graph, observed.inputs)
         if observed is None or plan is None:
             return None
-        self._budget.is_owed = False
         return Replay(plan, observed.graph, observed.inputs, self._patterns, self._model)
 
     def _observed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Observed | None:

@@ -34,7 +34,6 @@ SHARE = 0.02  # of the time of training that comparing may take
 _SMALL = 1e-3  # of the largest norm: of a tensor with less, rounding may be all there is
 _ROUNDING = 1e-6  # of a value, as sums in another order differ
 _FACTOR = 10.0  # how much more than that of torch's own result is still rounding
-_DRAWS = 3
 
 Tensors = Sequence[Tensor | None]
 Rounded = Callable[[Tensor], Tensor]
@@ -73,11 +72,11 @@ def beyond_rounding(ours: Tensors, theirs: Tensors, most: float, again: Callable
     ``again`` computes the same operations in torch, with each value in between passed through what it is given.
     """
     apart, plain = differences(ours, theirs), None
-    for seed in range(_DRAWS):
+    for rounding in _ROUNDINGS:
         if max(apart, default=0.0) <= most:
             return 0.0
         plain = again(_unchanged) if plain is None else plain  # not theirs, which may be of other operations
-        natural = differences(again(_Rounding(seed)), plain)
+        natural = differences(again(rounding), plain)
         apart = [0.0 if each <= _FACTOR * own else each for each, own in zip(apart, natural, strict=True)]
     return max(apart, default=0.0)
 
@@ -90,14 +89,17 @@ class _Rounding:
     """Changes a tensor as rounding might."""
 
     def __init__(self, seed: int):
-        self._generator = torch.Generator().manual_seed(seed)
+        self._seed = seed
 
     def __call__(self, x: Tensor) -> Tensor:
         if not x.is_floating_point() or not x.numel():
             return x
         size = x.detach()
-        noise = torch.randn(x.shape, generator=self._generator).to(x)
+        noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(self._seed)).to(x)
         return x + _ROUNDING * noise * (size.abs() + size.square().mean().sqrt())
+
+
+_ROUNDINGS = [_Rounding(seed) for seed in range(3)]
 
 
 class Budget:
@@ -195,6 +197,7 @@ class Replay:
         self._directions: list[Tensor | None] = []  # of outputs that need gradients
         self._after: list[Tensor] = []
         self._gradients: Tensors = []
+        self._shaken: dict[Rounded, tuple[Tensors, ...]] = {}
 
     def torch_computed(self, result: Any) -> None:
         """Keep torch's outputs, statistics and gradients."""
@@ -217,7 +220,7 @@ class Replay:
 
     def difference(self) -> str | None:
         """What differs beyond rounding, and by how much; None if nothing does."""
-        ours = self._computed_by(self.plan)
+        ours, self._shaken = self._computed_by(self.plan), {}
         theirs = (self._outputs, self._after, self._gradients)
         for number, (what, most) in enumerate(_PARTS):
             again = partial(self._again, number)
@@ -227,7 +230,9 @@ class Replay:
         return None
 
     def _again(self, number: int, rounded: Rounded) -> Tensors:
-        return self._computed_by(lambda given: _Rounded(self._graph, rounded).run(*given))[number]
+        if rounded not in self._shaken:  # all parts come from the same computation
+            self._shaken[rounded] = self._computed_by(lambda given: _Rounded(self._graph, rounded).run(*given))
+        return self._shaken[rounded][number]
 
     def _computed_by(self, function: Callable[[Sequence[Any]], Any]) -> tuple[Tensors, ...]:
         """Outputs, statistics and gradients; the model's stay as they are."""

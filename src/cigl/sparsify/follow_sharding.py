@@ -13,8 +13,7 @@ from cigl.common.errors import CiglError
 from cigl.sparsify.guards.checks import check_agreed
 from cigl.sparsify.methods.averaging import Mean, Snapshots
 from cigl.sparsify.parameters.layer import Layer
-from cigl.sparsify.results.sharded_state import has_shards
-from cigl.sparsify.tensors.shards import check_all_sharded, is_sharded, like, refusal, reshard, rows_of
+from cigl.sparsify.tensors.shards import check_all_sharded, has_shards, is_sharded, like, refusal, reshard, rows_of
 
 if TYPE_CHECKING:
     from cigl.sparsify.sparsifier import Sparsifier

@@ -11,7 +11,7 @@ from torch import Tensor
 from cigl.common.copying import uncopyable
 from cigl.common.errors import CiglWarning
 from cigl.sparsify.parameters.layer import Layer
-from cigl.sparsify.results.sharded_state import has_shards
+from cigl.sparsify.tensors.shards import has_shards
 
 if TYPE_CHECKING:
     from cigl.sparsify.sparsifier import Sparsifier

@@ -13,11 +13,11 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from cigl.sparsify.guards.agreement import Agreement
 from cigl.sparsify.guards.checks import Checks
-from cigl.sparsify.guards.mixed_modes import explain_backward
 from cigl.sparsify.guards.processes import Processes
 from cigl.sparsify.guards.watch import Watch
 from cigl.sparsify.guards.zeros import Zeros
 from cigl.sparsify.loop.kernels import Kernels
+from cigl.sparsify.loop.mixed_modes import explain_backward
 from cigl.sparsify.loop.step import Step
 from cigl.sparsify.methods.random_mask import RandomMask
 from cigl.sparsify.parameters.layer import Layer

@@ -22,8 +22,8 @@ from cigl.sparsify.methods.rounds import count_weights
 from cigl.sparsify.optimizers.inference import Verdict
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.results.ema import Averages, Ema
-from cigl.sparsify.results.sharded_state import has_shards, unwrapped, wrapped
-from cigl.sparsify.tensors.shards import local, sums
+from cigl.sparsify.results.sharded_state import unwrapped, wrapped
+from cigl.sparsify.tensors.shards import has_shards, local, sums
 
 if TYPE_CHECKING:
     from cigl.sparsify.sparsifier import Sparsifier

@@ -23,11 +23,10 @@ from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.results.batch_norm import Forward, reestimate_batch_norm, running_norms
 from cigl.sparsify.results.copies import make_plain
 from cigl.sparsify.results.sharded_copies import copy_sharded
-from cigl.sparsify.results.sharded_state import has_shards
 from cigl.sparsify.tensors.flat_indexing import as_scores, fill, keep_only
 from cigl.sparsify.tensors.random_numbers import key
 from cigl.sparsify.tensors.shards import average as average_over_processes
-from cigl.sparsify.tensors.shards import is_sharded, part_of, reshard, sums
+from cigl.sparsify.tensors.shards import has_shards, is_sharded, part_of, reshard, sums
 from cigl.sparsify.tensors.topk import Request, largest_of
 
 if TYPE_CHECKING:

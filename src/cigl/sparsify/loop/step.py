@@ -18,22 +18,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from enum import Enum
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from cigl.common.errors import CiglError, CiglWarning
-from cigl.sparsify.guards.processes import Processes
-from cigl.sparsify.loop.kernels import Kernels
-from cigl.sparsify.methods.random_mask import RandomMask
+from cigl.sparsify.loop.context import Context
 from cigl.sparsify.methods.rounds import update_topology
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.tensors.flat_indexing import is_finite
 from cigl.sparsify.tensors.shards import is_sharded, local, sums
-
-if TYPE_CHECKING:
-    from cigl.sparsify.sparsifier import Sparsifier
 
 
 class Phase(Enum):
@@ -57,16 +51,17 @@ class Update(Enum):
 class Step:
     """Algorithm 1 from one forward to the end of one update. ``number`` is t, counted from 1."""
 
-    def __init__(self, sparse: Sparsifier, random_mask: RandomMask, processes: Processes, kernels: Kernels | None):
-        self.number = sparse.step + 1
+    def __init__(self, context: Context):
+        self.number = context.step + 1
         self.phase = Phase.NEW
         self.update = Update.NOT_YET
-        self._wants_gradient = sparse.method.wants_gradient(sparse.table, self.number)
+        self._wants_gradient = context.method.wants_gradient(context.table, self.number)
         self._is_averaged = False  # the kept dense gradient, over the processes
         self._overflow: Layer | None = None  # has NaN or Inf in a dense gradient that is needed
-        self._sparse, self._random_mask, self._processes, self._kernels = sparse, random_mask, processes, kernels
-        self._layers, self._optimizer, self._states = sparse.layers, sparse.optimizer, sparse._states
-        self._parts = [layer.part for layer in sparse.layers]
+        self._context, self._kernels = context, context.kernels
+        self._layers, self._states, self._random_mask = context.layers, context.states, context.random_mask
+        self._processes = context.processes
+        self._parts = [layer.part for layer in context.layers]
         self._rates: list[float] = []  # of Z in each layer, once it is in force
 
     @property
@@ -190,14 +185,14 @@ class Step:
             if layer.gradient_was_changed():
                 self._mask(layer)
         if self._kernels is not None:
-            self._kernels.begin_update(self._optimizer)
+            self._kernels.begin_update(self._context.optimizer)
         self._states.observe(self._layers)
         self.update = Update.RUNNING
 
     def end_update(self) -> None:
         """The weights have moved: the step counts, and what Z had switched off is as it was."""
         if self._kernels is not None:
-            self._kernels.end_update(self._optimizer)
+            self._kernels.end_update(self._context.optimizer)
         self._average_gradients()
         self._states.decide()
         if not self._states.keeps_zeros or self.update is Update.CLOSURE:
@@ -205,23 +200,23 @@ class Step:
                 layer.clear_inactive()
         for layer in self._layers:
             layer.switch_on()
-        self._sparse.step = self.number
+        self._context.step = self.number
 
     def conclude(self) -> None:
         """Take a snapshot, then update M, each where it is due."""
-        sparse = self._sparse
-        if sparse.collection is not None and sparse.table.snapshots(self.number):
-            sparse.collection.add(self._snapshot())
-        updates = sparse.table.updates(self.number)
+        context = self._context
+        if context.collection is not None and context.table.snapshots(self.number):
+            context.collection.add(self._snapshot())
+        updates = context.table.updates(self.number)
         if not updates and all(layer.gradient is None for layer in self._layers):
             return
         active = self._random_mask.active()
         applied = sums(self._parts, [layer.gradient_sums(active[layer.name]) for layer in self._layers])
         for layer, (kept, used) in zip(self._layers, applied, strict=True):
             layer.rescale_gradient(kept, used)
-            sparse.method.observe(layer, sparse.table, self.number)
+            context.method.observe(layer, context.table, self.number)
         if updates:
-            after = update_topology(self._layers, active, sparse.method, sparse.table, self.number)
+            after = update_topology(self._layers, active, context.method, context.table, self.number)
             self._random_mask.mask_changed(after)
             if self._kernels is not None:
                 self._kernels.topology_changed()
@@ -244,7 +239,7 @@ class Step:
 
     def _snapshot(self) -> dict[str, Tensor]:
         """M*Z*W (or M*pW) of the selected parameters and the others as they are."""
-        method, model = self._sparse.method, self._sparse.model
+        method, model = self._context.method, self._context.model
         values = {name: local(p) for name, p in model.named_parameters()}
         for layer, rate in zip(self._layers, self._random_mask.rates(self.number), strict=True):
             weight = layer.weight.clone()
@@ -277,7 +272,7 @@ class Step:
         return next((layer for layer, (flag,) in zip(self._layers, flags, strict=True) if flag), None)
 
     def _check_forward(self) -> None:
-        if self._sparse.method.has_random_mask and self.phase is Phase.NO_FORWARD:
+        if self._context.method.has_random_mask and self.phase is Phase.NO_FORWARD:
             raise CiglError(
                 "gradients arrived, but no training forward of the model was seen, so the random mask never "
                 "acted: call model.train() before training, call the attached model itself, and compile it as a "

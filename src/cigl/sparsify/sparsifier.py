@@ -21,7 +21,7 @@ from cigl.sparsify.guards.unselected import Unselected
 from cigl.sparsify.loop.absent import Absent
 from cigl.sparsify.loop.binding import Binding
 from cigl.sparsify.loop.context import Context
-from cigl.sparsify.loop.kernels import make
+from cigl.sparsify.loop.kernels import NoKernels, make
 from cigl.sparsify.loop.loop import Loop
 from cigl.sparsify.methods.averaging import Collection
 from cigl.sparsify.methods.schedule import CycleTimetable
@@ -76,8 +76,7 @@ class Sparsifier:
                 self._loop.torch_reads,
                 self._calls.paused,
             )
-            if context.kernels is not None:
-                undo.callback(context.kernels.remove)
+            undo.callback(context.kernels.remove)
             self._binding = Binding(context.model, context.states.followed, context.layers, self._loop)
             undo.pop_all()
 
@@ -250,8 +249,7 @@ class Sparsifier:
         self._loop.restore_weights()
         checkpoint.apply(self._context, saved)
         self._context.random_mask.mask_changed()
-        if self._context.kernels is not None:
-            self._context.kernels.topology_changed()
+        self._context.kernels.topology_changed()
         self._calls.restore(saved.places)
         self._checks.state_was_loaded(saved.fingerprints)
         if missing := self._averages.apply(saved.averages):
@@ -264,14 +262,12 @@ class Sparsifier:
         self._loop.restore_weights()
         self._calls.remove()
         self._binding.remove()
-        if self._context.kernels is not None:
-            self._context.kernels.remove()
+        self._context.kernels.remove()
 
     def _was_sharded(self) -> None:
         """The model was sharded after it was attached, and the layers hold the parameters of now."""
-        if self._context.kernels is not None:
-            self._context.kernels.remove()
-            self._context.kernels = None
+        self._context.kernels.remove()
+        self._context.kernels = NoKernels()
         self._context.random_mask.mask_changed()
         self._unselected.parameters_were_replaced()
         self._binding.renew(self.layers)

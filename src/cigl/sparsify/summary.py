@@ -174,7 +174,7 @@ def _times(value: float | None) -> str:
 
 def summarize(context: Context, places: Mapping[str, int]) -> Summary:
     """``places`` as a ``CallCounter`` has counted them."""
-    counted, kernels = bool(places), context.kernels
+    counted = bool(places)
     rows, dense, infer, train = [], 0.0, 0.0, 0.0
     parts = segments(context.method, context.table)
     rates = context.mask_rates if context.method.has_random_mask else {}
@@ -193,7 +193,7 @@ def summarize(context: Context, places: Mapping[str, int]) -> Summary:
             dead_columns=int((fan_out == 0).sum()),
             inference_flops=density,
             training_flops=training,
-            kernels="sparse" if kernels is not None and layer.parameter in kernels.sparse else "masked",
+            kernels="sparse" if layer.parameter in context.kernels.sparse else "masked",
             mask_rate=rates.get(layer.name),
             active=layer.count,
             nonzeros=int(nonzero),
@@ -218,8 +218,7 @@ def summarize(context: Context, places: Mapping[str, int]) -> Summary:
         nonzeros=sum(row.nonzeros for row in rows),
     )
     title = f"{context.method.name}: step {context.step} of {context.table.steps}"
-    reasons = () if kernels is None else tuple(kernels.reasons)
-    return Summary(title, tuple(rows), total, reasons, context.states.describe(context.layers))
+    return Summary(title, tuple(rows), total, tuple(context.kernels.reasons), context.states.describe(context.layers))
 
 
 def _share_off(rows: Sequence[Row]) -> float:

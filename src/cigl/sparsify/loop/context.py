@@ -14,7 +14,7 @@ from cigl.sparsify.guards.processes import Processes
 from cigl.sparsify.guards.watch import Watch
 from cigl.sparsify.guards.zeros import Zeros
 from cigl.sparsify.loop.absent import Absent
-from cigl.sparsify.loop.kernels import Kernels
+from cigl.sparsify.loop.kernels import Kernels, NoKernels
 from cigl.sparsify.methods.averaging import Collection
 from cigl.sparsify.methods.catalogue import Method
 from cigl.sparsify.methods.random_mask import RandomMask
@@ -34,7 +34,7 @@ class Context:
     table: Timetable
     settings: Mapping[str, Any]  # of cigl.attach, that a resumed run must share
     kind: str  # of kernels, as they were asked for
-    kernels: Kernels | None = None  # None: every step runs on masked dense layers
+    kernels: Kernels = field(default_factory=NoKernels)
     step: int = 0  # optimizer steps that were applied
     is_detached: bool = False
     collection: Collection | None = field(init=False)

@@ -68,13 +68,13 @@ class Loop:
             for layer in self._context.layers:
                 layer.follow_parameter()
         if module.training:
-            if self._context.kernels is not None and not is_part:
+            if not is_part:
                 self._context.kernels.on_forward()
             if not self.has_begun:
                 self._checks.run(self._context.step)
                 self._context.zeros.restore(everywhere=self._context.table.updates(self._context.step + 1))
             else:
-                self._current().forget_discarded()
+                self._current().dense_gradients.forget_discarded()
             self._current().forward(whole=not is_part)
             self._context.watch.forward()
             return
@@ -90,10 +90,10 @@ class Loop:
         if self.step is None:
             return
         with outside_of_transforms():
-            self.step.put_in_force(layer for layer in self._context.layers if layer.parameter in parameters)
+            self.step.z.put_in_parameters(layer for layer in self._context.layers if layer.parameter in parameters)
 
     def on_dense_gradient(self, layer: Layer, gradient: Tensor) -> None:
-        if self._context.kernels is None or not self._context.kernels.is_comparing:
+        if not self._context.kernels.is_comparing:
             self._current().keep_gradient(layer, gradient)
 
     def on_gradient(self, layer: Layer) -> None:
@@ -137,6 +137,5 @@ class Loop:
         self.step = None
         for layer in self._context.layers:
             layer.end_step()
-        if self._context.kernels is not None:
-            self._context.kernels.end_step()
+        self._context.kernels.end_step()
         self._context.zeros.seal()

@@ -75,7 +75,7 @@ class Sparse(Bare):
 
     def __call__(self) -> None:
         loop = self.sparse._loop
-        loop.on_forward(True)
+        loop.on_forward(self.model)
         for layer in self.sparse.layers:
             loop.on_dense_gradient(layer, layer.parameter.grad)
             loop.on_gradient(layer)

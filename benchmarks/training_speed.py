@@ -91,7 +91,7 @@ class Training:
     def to_round(self) -> float:
         """Seconds beyond ordinary steps that a topology round and the next step, with its rebuild, take."""
         assert self.sparse is not None
-        self.sparse.step = self.sparse.step // EVERY * EVERY + EVERY - 1
+        self.sparse._context.step = self.sparse.step // EVERY * EVERY + EVERY - 1
         return seconds(self.step) + seconds(self.step)
 
 
@@ -126,7 +126,7 @@ def profile(training: Training, step: float) -> None:
     """What share of a step the kernels take, kind by kind, and how fast they are on the active weights."""
     from cigl.runtime.program.steps import Kind
 
-    networks = [n for n in training.sparse._kernels._networks.values() if n is not None]
+    networks = [n for n in training.sparse._context.kernels._networks.values() if n is not None]
     total: Counter[str] = Counter()
     for stretch in (s for network in networks for s in network.stretches):
         for program in (p for free in stretch._free.values() for p in free):

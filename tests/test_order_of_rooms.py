@@ -26,10 +26,13 @@ cigl.runtime.training
 cigl.runtime.format
 cigl.runtime
 cigl.sparsify.tensors
-cigl.sparsify.optimizers cigl.sparsify.parameters
+cigl.sparsify.optimizers
+cigl.sparsify.parameters
 cigl.sparsify.methods
-cigl.sparsify.loop.kernels
-cigl.sparsify.guards cigl.sparsify.loop cigl.sparsify.results cigl.sparsify
+cigl.sparsify.guards
+cigl.sparsify.loop
+cigl.sparsify.results
+cigl.sparsify
 cigl.models
 cigl.data.splits cigl.data.augment
 cigl.data.sources

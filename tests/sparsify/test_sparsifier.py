@@ -393,7 +393,9 @@ def test_memory_between_steps_is_one_byte_per_weight_twice_and_the_active_positi
         )
         weights = sum(layer.size for layer in sparse.layers)
         assert held == 2 * weights
-        assert sparse._random_mask._draw.positions.nbytes == 4 * sum(int(m.sum()) for m in sparse.masks.values())
+        assert sparse._context.random_mask._draw.positions.nbytes == 4 * sum(
+            int(m.sum()) for m in sparse.masks.values()
+        )
         assert not sparse.collection.mean
 
 

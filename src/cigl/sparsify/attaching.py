@@ -16,6 +16,7 @@ from cigl.common.errors import CiglError, CiglWarning, count, percent, unknown
 from cigl.common.numbers import is_number, is_whole
 from cigl.sparsify.guards.checks import check_agreed
 from cigl.sparsify.loop.binding import is_attached, unwrap
+from cigl.sparsify.loop.context import Context
 from cigl.sparsify.loop.kernels import check_kind, check_possible
 from cigl.sparsify.methods.catalogue import Method, changed
 from cigl.sparsify.methods.catalogue import method as from_catalogue
@@ -146,20 +147,21 @@ def attach(
         "layers": dict(layers or {}),
         "seed": seed,
     }
-    sparse = Sparsifier(model, states, chosen, table, bound, settings, kernels)
-    _make_sparse(sparse, rescale)
+    context = Context(model, bound, states, chosen, table, settings, kernels)
+    sparse = Sparsifier(context)
+    _make_sparse(sparse, context, rescale)
     return sparse
 
 
-def _make_sparse(sparse: Sparsifier, rescale: bool) -> None:
+def _make_sparse(sparse: Sparsifier, context: Context, rescale: bool) -> None:
     """The first change of the model and the optimizer, when nothing but this can fail any more; all of it, or none."""
-    before = [(tensor, tensor.clone()) for layer in sparse.layers for tensor in _masked_tensors(layer)]
+    before = [(tensor, tensor.clone()) for layer in context.layers for tensor in _masked_tensors(layer)]
     try:
-        for layer in sparse.layers:
+        for layer in context.layers:
             layer.clear_inactive()
             if rescale:
                 _rescale(layer)
-        sparse._loop.zeros.seal()
+        context.zeros.seal()
     except BaseException:
         for tensor, value in before:
             tensor.copy_(value)

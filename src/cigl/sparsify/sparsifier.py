@@ -6,7 +6,7 @@ The training itself is in loop.py (the user's loop, as the hooks report it) and 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -15,19 +15,18 @@ from torch import Tensor, nn
 from cigl.common.errors import CiglError, CiglWarning, count
 from cigl.common.notebook import paragraphs, table
 from cigl.sparsify.follow_sharding import Sharding
-from cigl.sparsify.guards.checks import Checks, check_modules
+from cigl.sparsify.guards.agreement import Agreement
+from cigl.sparsify.guards.checks import Checks
 from cigl.sparsify.guards.unselected import Unselected
+from cigl.sparsify.loop.absent import Absent
 from cigl.sparsify.loop.binding import Binding
-from cigl.sparsify.loop.kernels import make
+from cigl.sparsify.loop.context import Context
+from cigl.sparsify.loop.kernels import NoKernels, make
 from cigl.sparsify.loop.loop import Loop
-from cigl.sparsify.methods.catalogue import Method
-from cigl.sparsify.methods.random_mask import RandomMask
-from cigl.sparsify.methods.schedule import CycleTimetable, Timetable
-from cigl.sparsify.optimizers.state import OptimizerState
-from cigl.sparsify.parameters.layer import Layer
+from cigl.sparsify.methods.averaging import Collection
+from cigl.sparsify.methods.schedule import CycleTimetable
 from cigl.sparsify.results import checkpoint, finish
 from cigl.sparsify.results.batch_norm import Forward, running_norms
-from cigl.sparsify.results.copies import Absent
 from cigl.sparsify.results.ema import Averages, Ema
 from cigl.sparsify.summary import CallCounter, Summary, summarize
 
@@ -55,42 +54,42 @@ class Sparsifier:
     20
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        states: OptimizerState,
-        method: Method,
-        table: Timetable,
-        layers: list[Layer],
-        settings: Mapping[str, Any],
-        kernels: str = "masked",
-    ):
-        self.model = model
-        self._states = states
-        self.optimizer = states.optimizer  # the one that steps, inside whatever wrappers
-        self.method = method
-        self.table = table
-        self.layers = layers
-        self.settings = dict(settings)
-        self.step = 0  # optimizer steps that were applied
-        self.collection = method.collection()
-        self._random_mask = RandomMask(layers, method, table, int(settings["seed"]))
-        self._unselected = Unselected(model, layers, self.settings["layers"])
-        self._checks = Checks(model, layers, self._unselected)
-        self._averages = Averages(self)
-        self.kernels = kernels
+    def __init__(self, context: Context):
+        self.model, self.optimizer, self.layers = context.model, context.optimizer, context.layers
+        self.method, self.table, self.settings = context.method, context.table, context.settings
+        self.kernels = context.kind  # as they were asked for
+        self._context = context
+        self._unselected = Unselected(context.model, context.layers, context.settings["layers"])
+        self._checks = Checks(context.model, context.layers, self._unselected)
+        self._agreement = Agreement(context.layers, context.table)
+        self._averages = Averages(context)
+        self._sharding = Sharding(context, self._averages, self._was_sharded)
+        self._loop = Loop(context, self._checks, self._agreement, self._sharding.before_change, self._averages.update)
         with ExitStack() as undo:  # all hooks, or none
-            self._calls = CallCounter(model, layers)
+            self._calls = CallCounter(context.model, context.layers)
             undo.callback(self._calls.remove)
-            self._kernels = make(kernels, model, layers, self._needs_dense_step, self._torch_reads, self._calls.paused)
-            if self._kernels is not None:
-                undo.callback(self._kernels.remove)
-            self._loop = Loop(self, self._random_mask, self._checks, self._kernels, self._averages)
-            self._binding = Binding(model, states.followed, layers, self._loop)
+            context.kernels = make(
+                context.kind,
+                context.model,
+                context.layers,
+                context.needs_dense_step,
+                self._loop.torch_reads,
+                self._calls.paused,
+            )
+            undo.callback(context.kernels.remove)
+            self._binding = Binding(context.model, context.states.followed, context.layers, self._loop)
             undo.pop_all()
-        self._sharding = Sharding(self, self._was_sharded)
 
     # Looking
+
+    @property
+    def step(self) -> int:
+        return self._context.step
+
+    @property
+    def collection(self) -> Collection | None:
+        """What is collected near the end of training, where the method averages or keeps snapshots."""
+        return self._context.collection
 
     @property
     def masks(self) -> dict[str, Tensor]:
@@ -108,24 +107,23 @@ class Sparsifier:
     @property
     def mask_rates(self) -> dict[str, float]:
         """The share of each layer's active weights that Z switched off in the last step: parameter name to number."""
-        rates = self._random_mask.rates(self.step)
-        return {layer.name: rate for layer, rate in zip(self.layers, rates, strict=True)}
+        return self._context.mask_rates
 
     @property
     def density(self) -> float:
         """Active weights over all selected weights."""
-        return sum(layer.count for layer in self.layers) / sum(layer.size for layer in self.layers)
+        return self._context.density
 
     @property
     def explored(self) -> float:
         """ITOP rate: the share of weights that were ever active."""
-        return sum(layer.explored_count for layer in self.layers) / sum(layer.size for layer in self.layers)
+        return self._context.explored
 
     def summary(self) -> Summary:
         """A table per layer and in all; print it. Where active weights are zero, it counts both: active positions and
         non-zero weights. Where parameters are sharded, every process must ask for it."""
-        self._check_modules()
-        return summarize(self, self._calls.places, self._kernels)
+        self._context.check_modules()
+        return summarize(self._context, self._calls.places)
 
     def learning_rate(self, before: Callable[[int], float] | None = None) -> Callable[[int], float]:
         """Sup-tickets' cycle as a function for ``LambdaLR`` that is stepped once per optimizer step.
@@ -155,7 +153,7 @@ class Sparsifier:
     @property
     def needs_loader(self) -> bool:
         """Whether ``finalize`` must re-estimate batch-norm statistics, and so needs training data."""
-        return finish.changes_weights(self) and bool(running_norms(self.model))
+        return finish.changes_weights(self._context) and bool(running_norms(self.model))
 
     def finalize(
         self,
@@ -181,7 +179,7 @@ class Sparsifier:
             has not moved, or was masked in all of few snapshots that were averaged.)
         """
         self._check()
-        return finish.finalize(self, loader, forward, average, whole)
+        return finish.finalize(self._context, loader, forward, average, whole)
 
     def members(self, n: int | None = None) -> list[nn.Module]:
         """Plain models whose predictions are to be averaged.
@@ -193,7 +191,7 @@ class Sparsifier:
         Pass them to ``cigl.evaluate(None, loader, members=...)``.
         """
         self._check()
-        return finish.members(self, n, self._random_mask)
+        return finish.members(self._context, n)
 
     def sample_posterior(
         self, n: int = 1, loader: Iterable[Any] | None = None, forward: Forward | None = None, seed: int = 0
@@ -209,7 +207,7 @@ class Sparsifier:
         The second moment must have been kept: ``cigl.method("cigl", second_moment=True)``.
         """
         self._check()
-        return finish.sample_posterior(self, n, loader, forward, seed)
+        return finish.sample_posterior(self._context, n, loader, forward, seed)
 
     def ema(self, decay: float = 0.999, *, use_buffers: bool = False) -> Ema:
         """An exponential moving average of the weights that follows M, updated after each step from now on.
@@ -222,7 +220,7 @@ class Sparsifier:
             use_buffers: Average batch-norm statistics and other buffers too, as
                 ``torch.optim.swa_utils.AveragedModel`` does.
         """
-        if self._binding.is_removed:
+        if self._context.is_detached:
             raise CiglError("this sparsifier was detached: there are no more steps to average.")
         return self._averages.get(decay, use_buffers)
 
@@ -236,8 +234,8 @@ class Sparsifier:
                 for a plain one. (A sharded state always has them.)
         """
         self._sharding.before_change()
-        self._check_modules()
-        return checkpoint.save(self, self._calls.places, self._averages, complete)
+        self._context.check_modules()
+        return checkpoint.save(self._context, self._calls.places, self._averages, complete)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state, or refuse it with nothing changed.
@@ -247,12 +245,11 @@ class Sparsifier:
                 forward compares.
         """
         self._sharding.before_change()
-        saved = checkpoint.read(self, state, self._averages)
+        saved = checkpoint.read(self._context, state, self._averages)
         self._loop.restore_weights()
-        checkpoint.apply(self, saved)
-        self._random_mask.mask_changed()
-        if self._kernels is not None:
-            self._kernels.topology_changed()
+        checkpoint.apply(self._context, saved)
+        self._context.random_mask.mask_changed()
+        self._context.kernels.topology_changed()
         self._calls.restore(saved.places)
         self._checks.state_was_loaded(saved.fingerprints)
         if missing := self._averages.apply(saved.averages):
@@ -261,42 +258,30 @@ class Sparsifier:
 
     def detach(self) -> None:
         """Remove all hooks; the model keeps M*W."""
+        self._context.is_detached = True
         self._loop.restore_weights()
         self._calls.remove()
         self._binding.remove()
-        if self._kernels is not None:
-            self._kernels.remove()
-
-    def _needs_dense_step(self) -> bool:
-        """Whether torch must compute the step under way: for its dense gradient, or as the first, to count calls."""
-        return self.step == 0 or self.method.wants_gradient(self.table, self.step + 1)
-
-    def _torch_reads(self, parameters: Collection[nn.Parameter]) -> None:
-        self._loop.torch_reads(parameters)
+        self._context.kernels.remove()
 
     def _was_sharded(self) -> None:
         """The model was sharded after it was attached, and the layers hold the parameters of now."""
-        if self._kernels is not None:
-            self._kernels.remove()
-            self._kernels = self._loop.kernels = None
-        self._random_mask.mask_changed()
+        self._context.kernels.remove()
+        self._context.kernels = NoKernels()
+        self._context.random_mask.mask_changed()
         self._unselected.parameters_were_replaced()
         self._binding.renew(self.layers)
-        self._loop.zeros.seal()
-
-    def _check_modules(self) -> None:
-        if not self._binding.is_removed:  # later, the model may change
-            check_modules(self.model, self.layers)
+        self._context.zeros.seal()
 
     def _check(self) -> None:
-        if self._binding.is_removed:
+        if self._context.is_detached:
             raise CiglError("this sparsifier was detached: finalize before detach(), or attach anew.")
         self._sharding.before_change()
-        self._check_modules()
+        self._context.check_modules()
         self._unselected.check()
         self._checks.run(self.step)
-        self._loop.zeros.report()
-        self._loop.agreement.compare_results()
+        self._context.zeros.report()
+        self._agreement.compare_results(self.step)
 
     # Copies: a sparsifier belongs to one model, and a copy of the model goes without
 

@@ -12,21 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from cigl.common.notebook import paragraphs, table
 from cigl.sparsify.flops import uses
 from cigl.sparsify.loop.binding import Hook, OpaqueHook
-from cigl.sparsify.loop.kernels import Kernels
+from cigl.sparsify.loop.context import Context
 from cigl.sparsify.methods.catalogue import Method
 from cigl.sparsify.methods.schedule import Timetable
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.tensors.shards import sums
-
-if TYPE_CHECKING:
-    from cigl.sparsify.sparsifier import Sparsifier
 
 
 class CallCounter:
@@ -175,16 +172,16 @@ def _times(value: float | None) -> str:
     return "not counted yet" if value is None else f"{value:.4f}x"
 
 
-def summarize(sparse: Sparsifier, places: Mapping[str, int], kernels: Kernels | None) -> Summary:
+def summarize(context: Context, places: Mapping[str, int]) -> Summary:
     """``places`` as a ``CallCounter`` has counted them."""
     counted = bool(places)
     rows, dense, infer, train = [], 0.0, 0.0, 0.0
-    parts = segments(sparse.method, sparse.table)
-    rates = sparse.mask_rates if sparse.method.has_random_mask else {}
-    nonzeros = sums([layer.part for layer in sparse.layers], [[layer.nonzeros()] for layer in sparse.layers])
-    for layer, (nonzero,) in zip(sparse.layers, nonzeros, strict=True):
+    parts = segments(context.method, context.table)
+    rates = context.mask_rates if context.method.has_random_mask else {}
+    nonzeros = sums([layer.part for layer in context.layers], [[layer.nonzeros()] for layer in context.layers])
+    for layer, (nonzero,) in zip(context.layers, nonzeros, strict=True):
         density = layer.count / layer.size
-        training = training_flops(layer, sparse.method, sparse.table, parts)
+        training = training_flops(layer, context.method, context.table, parts)
         fan_in, fan_out = layer.fans()
         row = Row(
             layer=layer.name,
@@ -196,7 +193,7 @@ def summarize(sparse: Sparsifier, places: Mapping[str, int], kernels: Kernels | 
             dead_columns=int((fan_out == 0).sum()),
             inference_flops=density,
             training_flops=training,
-            kernels="sparse" if kernels is not None and layer.parameter in kernels.sparse else "masked",
+            kernels="sparse" if layer.parameter in context.kernels.sparse else "masked",
             mask_rate=rates.get(layer.name),
             active=layer.count,
             nonzeros=int(nonzero),
@@ -204,13 +201,13 @@ def summarize(sparse: Sparsifier, places: Mapping[str, int], kernels: Kernels | 
         rows.append(row)
         cost = places.get(layer.name, 0) * layer.size
         dense, infer, train = dense + cost, infer + cost * density, train + cost * training
-    size = sum(layer.size for layer in sparse.layers)
+    size = sum(layer.size for layer in context.layers)
     total = Row(
         layer="total",
         shape=(size,),
-        target=sum(layer.target for layer in sparse.layers) / size,
-        density=sparse.density,
-        explored=sparse.explored,
+        target=sum(layer.target for layer in context.layers) / size,
+        density=context.density,
+        explored=context.explored,
         dead_rows=sum(row.dead_rows for row in rows),
         dead_columns=sum(row.dead_columns for row in rows),
         inference_flops=infer / dense if counted else None,
@@ -220,9 +217,8 @@ def summarize(sparse: Sparsifier, places: Mapping[str, int], kernels: Kernels | 
         active=sum(row.active for row in rows),
         nonzeros=sum(row.nonzeros for row in rows),
     )
-    title = f"{sparse.method.name}: step {sparse.step} of {sparse.table.steps}"
-    reasons = () if kernels is None else tuple(kernels.reasons)
-    return Summary(title, tuple(rows), total, reasons, sparse._states.describe(sparse.layers))
+    title = f"{context.method.name}: step {context.step} of {context.table.steps}"
+    return Summary(title, tuple(rows), total, tuple(context.kernels.reasons), context.states.describe(context.layers))
 
 
 def _share_off(rows: Sequence[Row]) -> float:

@@ -125,7 +125,7 @@ def test_what_dynamo_does_not_guard_is_found_in_a_topology_round(monkeypatch):
     assert len(said) == 1
     assert "outputs of the model" in said[0]
     assert "run one by one" in said[0]
-    assert sparse._kernels.sparse
+    assert sparse._context.kernels.sparse
 
 
 @pytest.mark.parametrize("build", [perceptron, branching])

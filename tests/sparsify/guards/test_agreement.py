@@ -84,4 +84,4 @@ def test_without_other_processes_nothing_is_compared():
     sparse = attach(model, optimizer, "rigl")
     run(model, optimizer, 4)
     assert not torch.distributed.is_initialized()
-    assert sparse._loop.agreement._mine is None
+    assert sparse._agreement._mine is None

@@ -107,8 +107,10 @@ def assert_same_training(change, steps=12, **options):
         model, optimizer, sparse = make(kernels, **options)
         taken = []
         if kernels == "sparse":
-            hold = sparse._kernels.hold_z
-            sparse._kernels.hold_z = lambda *args, hold=hold, taken=taken: taken.append(hold(*args)) or taken[-1]
+            hold = sparse._context.kernels.hold_z
+            sparse._context.kernels.hold_z = lambda *args, hold=hold, taken=taken: (
+                taken.append(hold(*args)) or taken[-1]
+            )
         for number in range(1, steps + 1):
             change(model, optimizer, sparse, number)
         results.append({**model.state_dict(), **{f"mask {n}": m for n, m in sparse.masks.items()}})

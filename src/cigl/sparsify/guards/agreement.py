@@ -13,17 +13,16 @@ from __future__ import annotations
 import json
 import warnings
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import distributed
 
 from cigl.common.errors import CiglError, CiglWarning
 from cigl.sparsify.guards.fingerprints import fingerprint
+from cigl.sparsify.methods.schedule import Timetable
 from cigl.sparsify.parameters.layer import Layer
-
-if TYPE_CHECKING:
-    from cigl.sparsify.sparsifier import Sparsifier
 
 _PATIENCE = 5  # steps in which the others' records are looked for
 
@@ -33,9 +32,8 @@ Record = dict[str, Any]
 class Agreement:
     """Compares with the other processes before the first step and after each topology round."""
 
-    def __init__(self, sparse: Sparsifier):
-        self._sparse = sparse
-        self._layers: list[Layer] = sparse.layers
+    def __init__(self, layers: Sequence[Layer], table: Timetable):
+        self._layers, self._table = layers, table
         described = zlib.crc32(repr([(layer.name, tuple(layer.shape)) for layer in self._layers]).encode())
         self._key = f"cigl/{described}"
         self._store: Any = None
@@ -48,7 +46,7 @@ class Agreement:
         """Before the optimizer's step; raises where a partner's masks are others."""
         if not _several() or self._layers[0].part.group is not None:  # whose masks follow from one selection
             return
-        if self._mine is None or self._sparse.table.updates(step - 1):
+        if self._mine is None or self._table.updates(step - 1):
             self._mine = {"step": step, "gradient": self._gradient(), "masks": self._masks()}
             self._missing, self._tries = _others(), 0
             self._leave(str(step), self._mine)
@@ -68,12 +66,12 @@ class Agreement:
                     "everywhere."
                 )
 
-    def compare_results(self) -> None:
-        """Before a result: with the partners that have come to theirs already."""
+    def compare_results(self, step: int) -> None:
+        """Before a result, after ``step`` steps: with the partners that have come to theirs already."""
         if not _several() or not self._partners or self._mine is None:
             return
         name_of_training = f"result/{self._mine['gradient']}"  # which the partners have in common
-        mine = {"step": self._sparse.step, "masks": self._masks()}
+        mine = {"step": step, "masks": self._masks()}
         self._missing = set(self._partners)
         self._leave(name_of_training, mine)
         for rank, theirs in self._found(name_of_training).items():

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cigl.common.copying import uncopyable
 from cigl.common.errors import CiglWarning
+from cigl.sparsify.methods.schedule import Timetable
 from cigl.sparsify.parameters.layer import Layer
-from cigl.sparsify.results.sharded_state import has_shards
-
-if TYPE_CHECKING:
-    from cigl.sparsify.sparsifier import Sparsifier
+from cigl.sparsify.tensors.shards import has_shards
 
 _SAMPLE = 4096  # weights that tell whether a layer has moved
 _NO_GRADIENT = 3  # steps after which a gradient must have reached some layer
@@ -25,8 +23,8 @@ _MARGIN = 0.1  # of the announced length
 class Watch:
     """Counts from the start of this process: a resumed run is watched anew."""
 
-    def __init__(self, sparse: Sparsifier):
-        self._sparse = sparse
+    def __init__(self, model: nn.Module, layers: Sequence[Layer], table: Timetable):
+        self._model, self._layers, self._announced = model, layers, table.steps
         self._steps = 0  # counted ones, here
         self._passes = 0  # backward passes, whose gradients arrived
         self._arrived = False  # gradients, since the last training forward
@@ -61,25 +59,26 @@ class Watch:
         if self._after is not None and not (self._after.any() and _same(self._sample(), self._after)):
             self._stands_still = False
 
-    def step_ended(self) -> None:
+    def step_ended(self, step: int) -> None:
+        """``step`` is its number, the resumed run's."""
         self._steps += 1
         self._before, self._arrived, self._moves = None, False, 0
         if self._steps == 1:
             self._may_be_copied()
         if self._steps <= _FIRST:
             self._first_steps()
-        self._past_the_end(self._sparse.step, self._sparse.table.steps)
+        self._past_the_end(step, self._announced)
 
     def _may_be_copied(self) -> None:
         """Results are copies of the model: that one fails should not be news after the training."""
-        if not has_shards(self._sparse.model) and (what := uncopyable(self._sparse.model)):
+        if not has_shards(self._model) and (what := uncopyable(self._model)):
             self._say(
                 f"the model can't be copied ({what}), so finalize will fail: keep outside of it what is not a tensor, "
                 "a module or plain data, or give it a __deepcopy__."
             )
 
     def _first_steps(self) -> None:
-        trained = [layer for layer in self._sparse.layers if layer.parameter.requires_grad]
+        trained = [layer for layer in self._layers if layer.parameter.requires_grad]
         self._reached.update(layer.name for layer in trained if layer.parameter.grad is not None)
         missing = [layer.name for layer in trained if layer.name not in self._reached]
         if self._steps == _NO_GRADIENT and missing and len(missing) == len(trained):
@@ -112,9 +111,9 @@ class Watch:
                 "were laid out for another training. epochs and steps_per_epoch count optimizer steps."
             )
 
-    def why(self) -> str:
-        """What it means, in a message, that training is more than a tenth off its announced length."""
-        step, announced = self._sparse.step, self._sparse.table.steps
+    def why(self, step: int) -> str:
+        """What it means, in a message, that training, at this step, is more than a tenth off its announced length."""
+        announced = self._announced
         if abs(step - announced) <= announced * _MARGIN:
             return ""
         if step > announced:
@@ -124,14 +123,13 @@ class Watch:
             return f", with {passes:.3g} backward passes in each: steps_per_epoch counts optimizer steps, not batches"
         return ", so the schedule of rounds and averaging was not completed"
 
-    def is_off(self) -> bool:
+    def is_off(self, step: int) -> bool:
         """Whether training is short of its announced length, or more than a tenth past it."""
-        step, announced = self._sparse.step, self._sparse.table.steps
+        announced = self._announced
         return step < announced or step > announced * (1 + _MARGIN)
 
     def _watched(self) -> Layer:
-        layers = self._sparse.layers
-        return next((layer for layer in reversed(layers) if layer.parameter.requires_grad), layers[-1])
+        return next((layer for layer in reversed(self._layers) if layer.parameter.requires_grad), self._layers[-1])
 
     def _sample(self) -> Tensor:
         layer = self._watched()

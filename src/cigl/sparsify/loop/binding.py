@@ -152,10 +152,6 @@ class Binding:
     def _add(self, handle: Any) -> None:
         self._handles.append(handle)
 
-    @property
-    def is_removed(self) -> bool:
-        return not self._handles
-
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()

@@ -58,6 +58,31 @@ class Kernels(Protocol):
     def remove(self) -> None: ...
 
 
+class NoKernels:
+    """Every step runs on masked dense layers: there is nothing to do for anybody else."""
+
+    def __init__(self) -> None:
+        self.sparse: set[nn.Parameter] = set()
+        self.reasons: dict[str, None] = {}
+        self.is_comparing = False
+
+    def made(self, parameter: nn.Parameter, gradient: Tensor) -> bool:
+        return False
+
+    def hold_z(self, parameter: nn.Parameter, key: int, threshold: int) -> None:
+        return None
+
+    def on_forward(self) -> None: ...
+    def topology_changed(self) -> None: ...
+    def on_gradient(self, parameter: nn.Parameter, gradient: Tensor) -> None: ...
+    def masked(self, parameter: nn.Parameter, gradient: Tensor) -> None: ...
+    def end_step(self) -> None: ...
+    def begin_update(self, optimizer: Optimizer) -> None: ...
+    def end_update(self, optimizer: Optimizer) -> None: ...
+    def abandon_update(self) -> None: ...
+    def remove(self) -> None: ...
+
+
 def check_kind(kind: object) -> None:
     if kind not in KINDS:
         raise unknown("kernels", kind, KINDS)
@@ -77,14 +102,14 @@ def make(
     needs_dense: Callable[[], bool],
     needs_z: Callable[[Collection[nn.Parameter]], None],
     uncounted: Callable[[], AbstractContextManager[None]],
-) -> Kernels | None:
-    """The kernels of this kind; None where every step runs on masked dense layers.
+) -> Kernels:
+    """The kernels of this kind.
 
     ``needs_dense`` says of the step under way whether the method needs its dense gradient. ``needs_z`` is called before
     torch reads weights whose Z the kernels hold. ``uncounted`` takes the hooks away that count calls in the first step.
     """
     if kind == "masked" or _impossible(model, [layer.parameter for layer in layers]):
-        return None
+        return NoKernels()
     active = {layer.parameter: layer.active for layer in layers}
     made: Kernels = _implementation().TrainingKernels(
         model, active, needs_dense, needs_z, insist=kind == "sparse", uncounted=uncounted

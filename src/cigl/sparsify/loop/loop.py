@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,18 +13,10 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from cigl.sparsify.guards.agreement import Agreement
 from cigl.sparsify.guards.checks import Checks
-from cigl.sparsify.guards.mixed_modes import explain_backward
-from cigl.sparsify.guards.processes import Processes
-from cigl.sparsify.guards.watch import Watch
-from cigl.sparsify.guards.zeros import Zeros
-from cigl.sparsify.loop.kernels import Kernels
+from cigl.sparsify.loop.context import Context
+from cigl.sparsify.loop.mixed_modes import explain_backward
 from cigl.sparsify.loop.step import Step
-from cigl.sparsify.methods.random_mask import RandomMask
 from cigl.sparsify.parameters.layer import Layer
-from cigl.sparsify.results.ema import Averages
-
-if TYPE_CHECKING:
-    from cigl.sparsify.sparsifier import Sparsifier
 
 
 def outside_of_transforms() -> AbstractContextManager[Any]:
@@ -33,21 +25,23 @@ def outside_of_transforms() -> AbstractContextManager[Any]:
 
 
 class Loop:
-    """Makes a step at its first event, reports the loop's events to it, and drops it at its end."""
+    """Makes a step at its first event, reports the loop's events to it, and drops it at its end.
+
+    ``before_change`` is called before weights change, and returns what FSDP must then gather at once; ``moved`` when
+    the optimizer has moved them, before M changes.
+    """
 
     def __init__(
         self,
-        sparse: Sparsifier,
-        random_mask: RandomMask,
+        context: Context,
         checks: Checks,
-        kernels: Kernels | None,
-        averages: Averages,
+        agreement: Agreement,
+        before_change: Callable[[], list[Any]],
+        moved: Callable[[], None],
     ):
         self.step: Step | None = None
-        self._sparse, self._random_mask, self._checks = sparse, random_mask, checks
-        self.kernels, self._averages = kernels, averages
-        self._processes = Processes(sparse.layers, sparse.method.has_random_mask or bool(sparse.table.update_steps))
-        self.zeros, self.watch, self.agreement = Zeros(sparse.layers), Watch(sparse), Agreement(sparse)
+        self._context, self._checks, self._agreement = context, checks, agreement
+        self._before_change, self._moved = before_change, moved
 
     @property
     def has_begun(self) -> bool:
@@ -56,12 +50,12 @@ class Loop:
 
     def _current(self) -> Step:
         if self.step is None:
-            self.step = Step(self._sparse, self._random_mask, self._processes, self.kernels)
+            self.step = Step(self._context)
         return self.step
 
     def on_forward(self, module: nn.Module) -> None:
         changes = self.step is None or self.step.changes_weights(module.training)
-        gathered = self._sparse._sharding.before_change() if changes else []
+        gathered = self._before_change() if changes else []
         with outside_of_transforms():
             self._forward(module)
         for group in gathered:
@@ -69,25 +63,25 @@ class Loop:
             group.wait_for_unshard()
 
     def _forward(self, module: nn.Module) -> None:
-        is_part = module is not self._sparse.model
+        is_part = module is not self._context.model
         if not self.has_begun:
-            for layer in self._sparse.layers:
+            for layer in self._context.layers:
                 layer.follow_parameter()
         if module.training:
-            if self.kernels is not None and not is_part:
-                self.kernels.on_forward()
+            if not is_part:
+                self._context.kernels.on_forward()
             if not self.has_begun:
-                self._checks.run(self._sparse.step)
-                self.zeros.restore(everywhere=self._sparse.table.updates(self._sparse.step + 1))
+                self._checks.run(self._context.step)
+                self._context.zeros.restore(everywhere=self._context.table.updates(self._context.step + 1))
             else:
-                self._current().forget_discarded()
+                self._current().dense_gradients.forget_discarded()
             self._current().forward(whole=not is_part)
-            self.watch.forward()
+            self._context.watch.forward()
             return
         if not self.has_begun:
-            self.zeros.notice()
-            if is_part and self._sparse.method.has_random_mask and torch.is_grad_enabled():
-                explain_backward(module, self._sparse.layers, self)
+            self._context.zeros.notice()
+            if is_part and self._context.method.has_random_mask and torch.is_grad_enabled():
+                explain_backward(module, self._context.layers, self)
         if self.step is not None:
             self.step.evaluate()
 
@@ -96,36 +90,36 @@ class Loop:
         if self.step is None:
             return
         with outside_of_transforms():
-            self.step.put_in_force(layer for layer in self._sparse.layers if layer.parameter in parameters)
+            self.step.z.put_in_parameters(layer for layer in self._context.layers if layer.parameter in parameters)
 
     def on_dense_gradient(self, layer: Layer, gradient: Tensor) -> None:
-        if self.kernels is None or not self.kernels.is_comparing:
+        if not self._context.kernels.is_comparing:
             self._current().keep_gradient(layer, gradient)
 
     def on_gradient(self, layer: Layer) -> None:
-        self.watch.gradient(layer)
+        self._context.watch.gradient(layer)
         self._current().mask_gradient(layer)
 
     def on_step_begin(self) -> None:
-        self._sparse._sharding.before_change()
+        self._before_change()
         if not self.has_begun:  # no hook of ours was called, perhaps because the modules are others
             self._checks.parameters()
-        self.agreement.compare(self._sparse.step + 1)
+        self._agreement.compare(self._context.step + 1)
         self._current().begin_update()
 
     def on_step_end(self) -> None:
         step = self._current()
         step.end_update()
-        for layer in self._sparse.layers:
+        for layer in self._context.layers:
             if layer.gradient_was_changed():  # by a hook that came after ours, so the optimizer saw no masked one
                 layer.clear_inactive()
-        self.watch.updated()
-        self._averages.update()
+        self._context.watch.updated()
+        self._moved()
         try:
             step.conclude()
         finally:  # a user's score may fail: the step is over all the same
             self._drop()
-        self.watch.step_ended()
+        self._context.watch.step_ended(self._context.step)
 
     def on_load_begin(self) -> None:
         self.restore_weights()  # what is not among the loaded weights must be M*W
@@ -141,8 +135,7 @@ class Loop:
 
     def _drop(self) -> None:
         self.step = None
-        for layer in self._sparse.layers:
+        for layer in self._context.layers:
             layer.end_step()
-        if self.kernels is not None:
-            self.kernels.end_step()
-        self.zeros.seal()
+        self._context.kernels.end_step()
+        self._context.zeros.seal()

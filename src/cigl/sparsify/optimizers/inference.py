@@ -13,15 +13,12 @@ leaves all its second moments at 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cigl.sparsify.tensors.flat_indexing import read
-
-if TYPE_CHECKING:
-    from cigl.sparsify.parameters.layer import Layer
 
 Fresh = float | Literal["weight"]  # the value of a new weight's state; "weight": a copy of the weight itself
 
@@ -37,18 +34,32 @@ class Verdict:
     fresh: Fresh = 0.0
 
 
+class Masked(Protocol):
+    """A sparse parameter, as far as its optimizer is concerned."""
+
+    parameter: nn.Parameter
+    bits: Tensor  # M: 0 where a weight is inactive
+
+    @property
+    def weight(self) -> Tensor: ...
+
+    @property
+    def switched_off(self) -> Tensor | None:
+        """The positions of the weights that Z takes out of the step under way, if any."""
+
+
 @dataclass(frozen=True, eq=False)
 class Observation:
     """Entries of one layer before an optimizer's step."""
 
-    layer: Layer
+    layer: Masked
     positions: Tensor
     weights: Tensor
     states: dict[str, Tensor]
     active: Tensor  # bool
 
     @classmethod
-    def of(cls, layer: Layer, states: dict[str, Tensor]) -> Observation:
+    def of(cls, layer: Masked, states: dict[str, Tensor]) -> Observation:
         stride = layer.bits.numel() // _SAMPLE | 1  # odd, so that it doesn't run along a column
         positions = torch.arange(0, layer.bits.numel(), stride, device=layer.bits.device)
         before = {name: read(state, positions) for name, state in states.items()}
@@ -63,8 +74,9 @@ class Observation:
     def verdicts(self, states: dict[str, Tensor]) -> dict[str, Verdict]:
         """After the step, while Z is still in force: of the states that it shows something about."""
         exists = self.active
-        if self.layer.set_aside is not None and self.needs_z:
-            exists = exists & ~torch.isin(self.positions, self.layer.set_aside.positions)
+        off = self.layer.switched_off
+        if off is not None and self.needs_z:
+            exists = exists & ~torch.isin(self.positions, off)
         moved = read(self.layer.weight, self.positions)
         found = {}
         for name, state in states.items():

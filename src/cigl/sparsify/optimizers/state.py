@@ -2,27 +2,24 @@
 
 Only these are set aside under Z, reset where M changes and kept clean outside M; everything else an optimizer keeps
 (step counts, factored moments, preconditioners, quantized moments) is left alone. torch's optimizers are known; of
-others it is found out in their first steps (state_evidence.py), unless the user names the states.
+others it is found out in their first steps (inference.py), unless the user names the states.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn, optim
 from torch.optim import Optimizer
 
 from cigl.common.errors import CiglError
 from cigl.common.numbers import is_number
-from cigl.sparsify.optimizers.inference import Fresh, Observation, Verdict
+from cigl.sparsify.optimizers.inference import Fresh, Masked, Observation, Verdict
 from cigl.sparsify.optimizers.wrappers import Followed
 from cigl.sparsify.tensors.flat_indexing import fill, keep_only, write
 from cigl.sparsify.tensors.shards import is_sharded, local
-
-if TYPE_CHECKING:
-    from cigl.sparsify.parameters.layer import Layer
 
 
 class Option(NamedTuple):
@@ -158,7 +155,7 @@ class OptimizerState:
 
     # Finding out
 
-    def observe(self, layers: Sequence[Layer]) -> None:
+    def observe(self, layers: Sequence[Masked]) -> None:
         """Before a step: look at what it may decide."""
         self._observations = []
         for layer in () if self.is_known else layers:
@@ -180,7 +177,7 @@ class OptimizerState:
 
     # Looking and resuming
 
-    def describe(self, layers: Sequence[Layer]) -> str:
+    def describe(self, layers: Sequence[Masked]) -> str:
         """What was decided, where it is not an optimizer of torch's alone."""
         if self.is_known:
             return ""

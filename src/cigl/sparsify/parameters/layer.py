@@ -73,7 +73,7 @@ class Layer:
     memory: dict[str, Tensor] = field(default_factory=dict)  # what the method has declared
     gradient: Tensor | None = None  # dense, summed over the step's micro-batches, while it is needed
     is_dense: bool = False  # M is all ones: there is nothing to mask
-    count: int = 0  # active weights, over all processes (see counts.py)
+    count: int = 0  # active weights, over all processes (see rounds.py)
     explored_count: int = 0
     set_aside: SetAside | None = None  # while a Z is in force in the parameter itself
     held_z: Callable[[], Tensor] | None = None  # while one is in force in sparse kernels alone: its positions
@@ -148,6 +148,11 @@ class Layer:
     def states(self) -> list[StateTensor]:
         """The optimizer's state that has one number per weight."""
         return self.optimizer.of(self.parameter)
+
+    @property
+    def switched_off(self) -> Tensor | None:
+        """The positions that Z has switched off in the parameter itself, while it is in force there."""
+        return None if self.set_aside is None else self.set_aside.positions
 
     def switch_off(self, positions: Tensor, zeros: Tensor) -> None:
         """Put Z in force: these weights and their optimizer state are set aside."""

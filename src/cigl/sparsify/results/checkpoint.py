@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,16 +17,14 @@ from cigl.common.errors import CiglError
 from cigl.common.numbers import is_number, is_whole
 from cigl.sparsify.guards.checks import Fingerprints
 from cigl.sparsify.guards.fingerprints import fingerprints
+from cigl.sparsify.loop.context import Context
 from cigl.sparsify.methods.averaging import Collection
 from cigl.sparsify.methods.rounds import count_weights
 from cigl.sparsify.optimizers.inference import Verdict
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.results.ema import Averages, Ema
-from cigl.sparsify.results.sharded_state import has_shards, unwrapped, wrapped
-from cigl.sparsify.tensors.shards import local, sums
-
-if TYPE_CHECKING:
-    from cigl.sparsify.sparsifier import Sparsifier
+from cigl.sparsify.results.sharded_state import unwrapped, wrapped
+from cigl.sparsify.tensors.shards import has_shards, local, sums
 
 VERSION = 1
 
@@ -58,24 +56,24 @@ class SavedState:
         return {name: (layer.fingerprint, layer.optimizer) for name, layer in self.layers.items()}
 
 
-def save(sparse: Sparsifier, places: Mapping[str, int], averages: Averages, complete: bool) -> dict[str, Any]:
+def save(context: Context, places: Mapping[str, int], averages: Averages, complete: bool) -> dict[str, Any]:
     state: dict[str, Any] = {
         "version": VERSION,
-        "step": sparse.step,
-        "settings": dict(sparse.settings),
-        "method": sparse.method.describe(),
-        "layers": {layer.name: _save_layer(layer) for layer in sparse.layers},
-        "collection": None if sparse.collection is None else sparse.collection.state_dict(),
+        "step": context.step,
+        "settings": dict(context.settings),
+        "method": context.method.describe(),
+        "layers": {layer.name: _save_layer(layer) for layer in context.layers},
+        "collection": None if context.collection is None else context.collection.state_dict(),
         "places": dict(places),
-        "kernels": sparse.kernels,  # for the record: a run may resume with others
+        "kernels": context.kind,  # for the record: a run may resume with others
     }
     if averages:
         state["ema"] = averages.state()
-    if not sparse._states.is_known:
-        state["optimizer_states"] = {n: v.fresh if v.per_weight else None for n, v in sparse._states.verdicts.items()}
-    if not (complete or has_shards(sparse.model)):
+    if not context.states.is_known:
+        state["optimizer_states"] = {n: v.fresh if v.per_weight else None for n, v in context.states.verdicts.items()}
+    if not (complete or has_shards(context.model)):
         return state
-    return wrapped(state, sparse.model, len(sparse.table.snapshot_steps), bool(sparse.method.second_moment))
+    return wrapped(state, context.model, len(context.table.snapshot_steps), bool(context.method.second_moment))
 
 
 def _save_layer(layer: Layer) -> dict[str, Any]:
@@ -89,14 +87,14 @@ def _save_layer(layer: Layer) -> dict[str, Any]:
     }
 
 
-def read(sparse: Sparsifier, state: Mapping[str, Any], averages: Averages) -> SavedState:
+def read(context: Context, state: Mapping[str, Any], averages: Averages) -> SavedState:
     """Check everything, change nothing."""
     if not isinstance(state, Mapping) or not {"version", "layers"} <= state.keys():
         raise CiglError("this is not a state of a cigl sparsifier: save it with sparse.state_dict().")
     if state["version"] != VERSION:
         raise CiglError(f"this state has format version {state['version']}; this cigl reads {VERSION}.")
     try:
-        return _read(sparse, state, averages)
+        return _read(context, state, averages)
     except CiglError:
         raise
     except Exception as error:  # a damaged file can hold anything
@@ -104,23 +102,23 @@ def read(sparse: Sparsifier, state: Mapping[str, Any], averages: Averages) -> Sa
         raise CiglError(f"this sparsifier state is damaged ({what}): take an earlier checkpoint.") from error
 
 
-def _read(sparse: Sparsifier, state: Mapping[str, Any], averages: Averages) -> SavedState:
-    for what, mine in (("method", sparse.method.describe()), ("settings", sparse.settings)):
+def _read(context: Context, state: Mapping[str, Any], averages: Averages) -> SavedState:
+    for what, mine in (("method", context.method.describe()), ("settings", context.settings)):
         _check_same(f"{what} ", mine, state[what])
     shapes = {name: tuple(part["mask"].shape) for name, part in state["layers"].items()}
-    _check_same("layer ", {layer.name: tuple(layer.shape) for layer in sparse.layers}, shapes)
-    state = unwrapped(state, sparse.model)
+    _check_same("layer ", {layer.name: tuple(layer.shape) for layer in context.layers}, shapes)
+    state = unwrapped(state, context.model)
     layers = {name: SavedLayer(**part) for name, part in state["layers"].items()}
-    for layer in sparse.layers:
+    for layer in context.layers:
         _check_layer(layer, layers[layer.name])
-    _check_counts(sparse, layers)
+    _check_counts(context, layers)
     if not is_whole(state["step"]) or state["step"] < 0:
         raise ValueError(f"step {state['step']!r}")
-    collection = sparse.method.collection()
+    collection = context.method.collection()
     if collection is not None:
-        collection.load_state_dict(state["collection"], {n: local(p) for n, p in sparse.model.named_parameters()})
+        collection.load_state_dict(state["collection"], {n: local(p) for n, p in context.model.named_parameters()})
     elif state["collection"] is not None:
-        raise ValueError(f"method {sparse.method.name!r} collects nothing")
+        raise ValueError(f"method {context.method.name!r} collects nothing")
     places = dict(state["places"])
     if not set(places) <= set(layers) or not all(is_whole(count) and count >= 0 for count in places.values()):
         raise ValueError(f"places {places}")
@@ -135,10 +133,10 @@ def _read_verdicts(state: Mapping[str, Any]) -> dict[str, Verdict]:
     return {name: Verdict(False) if fresh is None else Verdict(True, fresh) for name, fresh in state.items()}
 
 
-def _check_counts(sparse: Sparsifier, layers: Mapping[str, SavedLayer]) -> None:
-    may_be_denser = sparse.method.starts_dense
-    ones = sums([layer.part for layer in sparse.layers], [[int(layers[la.name].mask.sum())] for la in sparse.layers])
-    for layer, (count,) in zip(sparse.layers, ones, strict=True):
+def _check_counts(context: Context, layers: Mapping[str, SavedLayer]) -> None:
+    may_be_denser = context.method.starts_dense
+    ones = sums([layer.part for layer in context.layers], [[int(layers[la.name].mask.sum())] for la in context.layers])
+    for layer, (count,) in zip(context.layers, ones, strict=True):
         if count != layer.target and not (may_be_denser and layer.target < count <= layer.size):
             raise ValueError(f"the mask of {layer.name} has {int(count)} ones instead of {layer.target}")
 
@@ -169,12 +167,12 @@ def _check_same(what: str, mine: Mapping[str, Any], saved: Mapping[str, Any]) ->
             )
 
 
-def apply(sparse: Sparsifier, saved: SavedState) -> None:
+def apply(context: Context, saved: SavedState) -> None:
     """Take the state over; the parameters must hold M*W."""
-    for layer in sparse.layers:
+    for layer in context.layers:
         part = saved.layers[layer.name]
         layer.set_mask(part.mask, part.explored)
         layer.memory = {name: value.to(layer.bits.device, copy=True) for name, value in part.memory.items()}
-    count_weights(sparse.layers)
-    sparse._states.restore(saved.optimizer_states)
-    sparse.collection, sparse.step = saved.collection, saved.step
+    count_weights(context.layers)
+    context.states.restore(saved.optimizer_states)
+    context.collection, context.step = saved.collection, saved.step

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 
-from cigl.common.errors import CiglError
+from cigl.sparsify.loop.absent import Absent
 from cigl.sparsify.loop.binding import remove_hooks
-
-
-class AbsentError(CiglError, AttributeError):
-    """Also what copying, pickling and ``hasattr`` expect of something without an attribute."""
-
-
-class Absent:
-    """What a copy of a model has where the model holds its sparsifier (``model.sparse = cigl.attach(model, ...)``)."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise AbsentError(f"a copy of a model has no sparsifier, so no {name}: a sparsifier belongs to one model.")
 
 
 def make_plain(model: nn.Module) -> None:

@@ -11,21 +11,19 @@ average is one over the steps in which that weight existed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from cigl.common.errors import CiglError
 from cigl.common.numbers import is_number, is_whole
+from cigl.sparsify.loop.context import Context
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.results import finish
 from cigl.sparsify.results.batch_norm import Forward
 from cigl.sparsify.tensors.flat_indexing import keep_only
 from cigl.sparsify.tensors.shards import local
-
-if TYPE_CHECKING:
-    from cigl.sparsify.sparsifier import Sparsifier
 
 
 class Ema:
@@ -35,11 +33,11 @@ class Ema:
     were averaged.
     """
 
-    def __init__(self, sparse: Sparsifier, decay: float, use_buffers: bool):
+    def __init__(self, context: Context, decay: float, use_buffers: bool):
         self.decay, self.use_buffers = decay, use_buffers
         self.count = 0  # steps that were averaged
         self.values: dict[str, Tensor] = {}  # in float32 at least
-        self._sparse = sparse
+        self._context = context
         self._masks: dict[str, Tensor] = {}  # M at the last update
         self._versions: dict[str, tuple[Tensor, int]] = {}  # by which a change of M is seen for nothing
 
@@ -53,15 +51,15 @@ class Ema:
         """
         if not self.count:
             raise CiglError("nothing was averaged yet: an EMA starts with the first step after sparse.ema(...).")
-        return finish.finalize_ema(self._sparse, self.values, loader, forward, not self.use_buffers, whole)
+        return finish.finalize_ema(self._context, self.values, loader, forward, not self.use_buffers, whole)
 
     @torch.no_grad()
     def update(self) -> None:
         """After a step, before M changes; the parameters hold M*W."""
-        for layer in self._sparse.layers:
+        for layer in self._context.layers:
             if self._has_changed(layer):
                 self._follow(layer)
-        for name, value in _current(self._sparse.model, self.use_buffers).items():
+        for name, value in _current(self._context.model, self.use_buffers).items():
             wide = local(value).to(torch.promote_types(value.dtype, torch.float32))
             if (average := self.values.get(name)) is None or average.shape != wide.shape:
                 self.values[name] = wide.clone()
@@ -99,13 +97,13 @@ class Ema:
         }
 
     @classmethod
-    def read(cls, sparse: Sparsifier, state: Mapping[str, Any]) -> Ema:
+    def read(cls, context: Context, state: Mapping[str, Any]) -> Ema:
         """A new average in a saved state, if it fits the model."""
-        ema = cls(sparse, *_checked(state["decay"], state["use_buffers"]))
+        ema = cls(context, *_checked(state["decay"], state["use_buffers"]))
         if not is_whole(state["count"]) or state["count"] < 0:
             raise ValueError(f"{state['count']!r} steps were averaged")
         ema.count = int(state["count"])
-        now = {name: local(value) for name, value in _current(sparse.model, ema.use_buffers).items()}
+        now = {name: local(value) for name, value in _current(context.model, ema.use_buffers).items()}
         if ema.count and now.keys() - state["values"].keys():
             raise ValueError(f"the EMA has no {min(now.keys() - state['values'].keys())}")
         for name, value in state["values"].items():
@@ -113,7 +111,7 @@ class Ema:
             if value.shape != now[name].shape or value.dtype != wide:
                 raise ValueError(f"the EMA of {name} is {value.dtype} of shape {tuple(value.shape)}")
             ema.values[name] = torch.empty_like(now[name], dtype=wide).copy_(value)
-        for layer in sparse.layers if ema.count else []:
+        for layer in context.layers if ema.count else []:
             mask = state["masks"][layer.name]
             if mask.dtype != torch.bool or mask.shape != layer.weight.shape:
                 raise ValueError(f"the EMA's mask of {layer.name} is {mask.dtype} of shape {tuple(mask.shape)}")
@@ -124,8 +122,8 @@ class Ema:
 class Averages:
     """The EMAs of a sparsifier, by their decay."""
 
-    def __init__(self, sparse: Sparsifier):
-        self._sparse = sparse
+    def __init__(self, context: Context):
+        self._context = context
         self._all: dict[float, Ema] = {}
 
     def __len__(self) -> int:
@@ -137,7 +135,7 @@ class Averages:
     def get(self, decay: float, use_buffers: bool) -> Ema:
         """The one with this decay; started, if there is none yet."""
         decay, use_buffers = _checked(decay, use_buffers)
-        ema = self._all.setdefault(decay, Ema(self._sparse, decay, use_buffers))
+        ema = self._all.setdefault(decay, Ema(self._context, decay, use_buffers))
         if ema.use_buffers != use_buffers:
             raise CiglError(f"the EMA with decay {decay} was started with use_buffers={ema.use_buffers}.")
         return ema
@@ -151,7 +149,7 @@ class Averages:
 
     def read(self, states: Iterable[Mapping[str, Any]]) -> dict[float, Ema]:
         """Checked, and not yet in force."""
-        return {ema.decay: ema for ema in (Ema.read(self._sparse, state) for state in states)}
+        return {ema.decay: ema for ema in (Ema.read(self._context, state) for state in states)}
 
     def apply(self, saved: Mapping[float, Ema]) -> list[float]:
         """Take these states over, in the objects that the user may hold; returns the decays that were not saved."""
@@ -159,7 +157,7 @@ class Averages:
         for decay, ema in saved.items():
             vars(self._all.setdefault(decay, ema)).update(vars(ema))
         for decay in missing:
-            vars(self._all[decay]).update(vars(Ema(self._sparse, decay, self._all[decay].use_buffers)))
+            vars(self._all[decay]).update(vars(Ema(self._context, decay, self._all[decay].use_buffers)))
         return missing
 
 

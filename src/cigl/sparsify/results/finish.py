@@ -6,7 +6,7 @@ import logging
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,105 +17,101 @@ from cigl.common.errors import CiglError, CiglWarning
 from cigl.common.numbers import is_whole
 from cigl.runtime.remembered import remember
 from cigl.sparsify.guards.zeros import count_outside
+from cigl.sparsify.loop.context import Context
 from cigl.sparsify.methods.averaging import Mean, Snapshots
-from cigl.sparsify.methods.random_mask import RandomMask
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.results.batch_norm import Forward, reestimate_batch_norm, running_norms
 from cigl.sparsify.results.copies import make_plain
 from cigl.sparsify.results.sharded_copies import copy_sharded
-from cigl.sparsify.results.sharded_state import has_shards
 from cigl.sparsify.tensors.flat_indexing import as_scores, fill, keep_only
 from cigl.sparsify.tensors.random_numbers import key
 from cigl.sparsify.tensors.shards import average as average_over_processes
-from cigl.sparsify.tensors.shards import is_sharded, part_of, reshard, sums
+from cigl.sparsify.tensors.shards import has_shards, is_sharded, part_of, reshard, sums
 from cigl.sparsify.tensors.topk import Request, largest_of
-
-if TYPE_CHECKING:
-    from cigl.sparsify.sparsifier import Sparsifier
 
 _log = logging.getLogger("cigl")
 
 
 def finalize(
-    sparse: Sparsifier, loader: Iterable[Any] | None, forward: Forward | None, average: bool, whole: bool = False
+    context: Context, loader: Iterable[Any] | None, forward: Forward | None, average: bool, whole: bool = False
 ) -> nn.Module:
-    mean = sparse.collection if average and isinstance(sparse.collection, Mean) else None
+    mean = context.collection if average and isinstance(context.collection, Mean) else None
     if mean is not None and not mean.count:
         raise CiglError(
-            f"there is nothing to average yet: {_progress(sparse)}; the first snapshot comes at step "
-            f"{sparse.table.snapshot_steps[0]}. Train on, or take the current weights with finalize(average=False)."
+            f"there is nothing to average yet: {_progress(context)}; the first snapshot comes at step "
+            f"{context.table.snapshot_steps[0]}. Train on, or take the current weights with finalize(average=False)."
         )
-    _need_loader(sparse, loader, changed=changes_weights(sparse, average))
-    _check_length(sparse)
-    if mean is not None and sparse.method.resparsify:
-        values = _cut_back(sparse, mean.mean)
+    _need_loader(context, loader, changed=changes_weights(context, average))
+    _check_length(context)
+    if mean is not None and context.method.resparsify:
+        values = _cut_back(context, mean.mean)
     elif mean is not None:
-        values = _with_announced_zeros(sparse, mean.mean)
+        values = _with_announced_zeros(context, mean.mean)
     else:
-        rates = sparse.mask_rates if sparse.method.final_weights == "p*W" else {}
-        final = {layer.name: layer.true_weight() * (1 - rates.get(layer.name, 0.0)) for layer in sparse.layers}
-        values = _with_announced_zeros(sparse, final)
-    model = _plain_copy(sparse, values, whole)
-    _reestimate(sparse, model, loader, forward)
+        rates = context.mask_rates if context.method.final_weights == "p*W" else {}
+        final = {layer.name: layer.true_weight() * (1 - rates.get(layer.name, 0.0)) for layer in context.layers}
+        values = _with_announced_zeros(context, final)
+    model = _plain_copy(context, values, whole)
+    _reestimate(context, model, loader, forward)
     return model
 
 
 def finalize_ema(
-    sparse: Sparsifier,
+    context: Context,
     average: Mapping[str, Tensor],
     loader: Iterable[Any] | None,
     forward: Forward | None,
     needs_loader: bool,
     whole: bool,
 ) -> nn.Module:
-    if needs_loader and loader is None and running_norms(sparse.model):
+    if needs_loader and loader is None and running_norms(context.model):
         raise CiglError(
             "the model has batch norm, and its statistics are not those of the average: pass a loader over training "
             "data, finalize(loader), or average them too, sparse.ema(decay, use_buffers=True)."
         )
-    sparse._check_modules()
-    _check_length(sparse)
-    model = _plain_copy(sparse, _with_announced_zeros(sparse, average), whole)
-    _reestimate(sparse, model, loader, forward)
+    context.check_modules()
+    _check_length(context)
+    model = _plain_copy(context, _with_announced_zeros(context, average), whole)
+    _reestimate(context, model, loader, forward)
     return model
 
 
-def changes_weights(sparse: Sparsifier, average: bool = True) -> bool:
+def changes_weights(context: Context, average: bool = True) -> bool:
     """Whether what ``finalize`` returns is not what was trained with: an average, or weights trained under Z."""
-    return sparse.method.has_random_mask or (average and isinstance(sparse.collection, Mean))
+    return context.method.has_random_mask or (average and isinstance(context.collection, Mean))
 
 
-def members(sparse: Sparsifier, n: int | None, random_mask: RandomMask) -> list[nn.Module]:
+def members(context: Context, n: int | None) -> list[nn.Module]:
     if n is not None:
         n = _count(n)
-    if isinstance(sparse.collection, Snapshots):
-        snapshots = sparse.collection.models
+    if isinstance(context.collection, Snapshots):
+        snapshots = context.collection.models
         n = len(snapshots) if n is None else n
         if not 1 <= n <= len(snapshots):
-            raise CiglError(f"{len(snapshots)} snapshots were taken, {n} asked for: {_progress(sparse)}.")
-        return [_plain_copy(sparse, _with_announced_zeros(sparse, values)) for values in snapshots[-n:]]
-    if not sparse.method.has_random_mask:
+            raise CiglError(f"{len(snapshots)} snapshots were taken, {n} asked for: {_progress(context)}.")
+        return [_plain_copy(context, _with_announced_zeros(context, values)) for values in snapshots[-n:]]
+    if not context.method.has_random_mask:
         raise CiglError(
-            f"method {sparse.method.name!r} has neither snapshots nor a random mask to draw members from; "
+            f"method {context.method.name!r} has neither snapshots nor a random mask to draw members from; "
             "'cigl-no-wma' and 'rigl-mcdp' have."
         )
     if n is None:
         raise CiglError("say how many masks to draw: members(n), n at least 1.")
     models = []
-    rates = random_mask.rates(sparse.step)
+    rates = context.random_mask.rates(context.step)
     for number in range(n):
         values = {}
-        for layer, off in zip(sparse.layers, random_mask.draw("members", number, rates), strict=True):
+        for layer, off in zip(context.layers, context.random_mask.draw("members", number, rates), strict=True):
             values[layer.name] = layer.true_weight()
             fill(values[layer.name], off, 0)
-        models.append(_plain_copy(sparse, _with_announced_zeros(sparse, values)))
+        models.append(_plain_copy(context, _with_announced_zeros(context, values)))
     return models
 
 
 def sample_posterior(
-    sparse: Sparsifier, n: int, loader: Iterable[Any] | None, forward: Forward | None, seed: int
+    context: Context, n: int, loader: Iterable[Any] | None, forward: Forward | None, seed: int
 ) -> list[nn.Module]:
-    mean = sparse.collection
+    mean = context.collection
     if not isinstance(mean, Mean) or not mean.second_moment:
         raise CiglError(
             "the second moment was not kept: attach with a method that averages and keeps it, for example "
@@ -125,12 +121,12 @@ def sample_posterior(
     if not is_whole(seed):
         raise CiglError(f"seed is {seed!r}: give a whole number.")
     if mean.count < 2:
-        raise CiglError(f"{mean.count} snapshots give no variance: {_progress(sparse)}.")
-    _need_loader(sparse, loader, changed=True)
+        raise CiglError(f"{mean.count} snapshots give no variance: {_progress(context)}.")
+    _need_loader(context, loader, changed=True)
     if loader is not None and iter(loader) is loader and n > 1:
         raise CiglError("the loader can be read only once, and each model needs it: pass a list or a DataLoader.")
     variance = mean.variance()
-    starts = {name: part_of(p).start for name, p in sparse.model.named_parameters() if part_of(p).start}
+    starts = {name: part_of(p).start for name, p in context.model.named_parameters() if part_of(p).start}
     models = []
     for number in range(n):
         values = {}
@@ -139,12 +135,12 @@ def sample_posterior(
             generator = torch.Generator().manual_seed(key(int(seed), stream, number, name) >> 1)
             noise = torch.randn(value.shape, generator=generator, dtype=value.dtype).to(value.device)
             values[name] = value + variance[name].clamp_min(0).sqrt() * noise
-        models.append(_plain_copy(sparse, _with_announced_zeros(sparse, values)))
-        _reestimate(sparse, models[-1], loader, forward)
+        models.append(_plain_copy(context, _with_announced_zeros(context, values)))
+        _reestimate(context, models[-1], loader, forward)
     return models
 
 
-def _reestimate(sparse: Sparsifier, model: nn.Module, loader: Iterable[Any] | None, forward: Forward | None) -> None:
+def _reestimate(context: Context, model: nn.Module, loader: Iterable[Any] | None, forward: Forward | None) -> None:
     """Batch-norm statistics of the model to be returned; of a sharded one the mean of what the processes have seen."""
     if loader is None:
         return
@@ -153,7 +149,7 @@ def _reestimate(sparse: Sparsifier, model: nn.Module, loader: Iterable[Any] | No
             reestimate_batch_norm(model, loader, forward)
     else:
         _remember_inputs(model, loader, forward)
-    sharded = next((p for p in sparse.model.parameters() if is_sharded(p)), None)
+    sharded = next((p for p in context.model.parameters() if is_sharded(p)), None)
     if sharded is not None and running_norms(model):
         statistics = [(norm.running_mean, norm.running_var) for norm in running_norms(model)]
         average_over_processes(sharded, [each for pair in statistics for each in pair if each is not None])
@@ -206,27 +202,29 @@ def _count(n: Any) -> int:
     return int(n)
 
 
-def _progress(sparse: Sparsifier) -> str:
-    return f"{sparse.step} of the {sparse.table.steps} announced steps were seen"
+def _progress(context: Context) -> str:
+    return f"{context.step} of the {context.table.steps} announced steps were seen"
 
 
-def _check_length(sparse: Sparsifier) -> None:
-    if sparse._loop.watch.is_off():
-        when = "early" if sparse.step < sparse.table.steps else "late"
-        warnings.warn(f"finalizing {when}: {_progress(sparse)}{sparse._loop.watch.why()}.", CiglWarning, stacklevel=4)
+def _check_length(context: Context) -> None:
+    if context.watch.is_off(context.step):
+        when = "early" if context.step < context.table.steps else "late"
+        warnings.warn(
+            f"finalizing {when}: {_progress(context)}{context.watch.why(context.step)}.", CiglWarning, stacklevel=4
+        )
 
 
-def _need_loader(sparse: Sparsifier, loader: Iterable[Any] | None, changed: bool) -> None:
-    if loader is None and changed and running_norms(sparse.model):
+def _need_loader(context: Context, loader: Iterable[Any] | None, changed: bool) -> None:
+    if loader is None and changed and running_norms(context.model):
         raise CiglError(
             "the model has batch norm, and its statistics are not those of the weights to be returned: pass a "
             "loader over training data, finalize(loader)."
         )
 
 
-def _cut_back(sparse: Sparsifier, mean: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _cut_back(context: Context, mean: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Sup-tickets: the largest of the superposed weights, as many per layer as it may have."""
-    return dict(mean) | {layer.name: _largest(mean[layer.name], layer) for layer in sparse.layers}
+    return dict(mean) | {layer.name: _largest(mean[layer.name], layer) for layer in context.layers}
 
 
 def _largest(value: Tensor, layer: Layer) -> Tensor:
@@ -239,20 +237,20 @@ def _largest(value: Tensor, layer: Layer) -> Tensor:
     return value
 
 
-def _with_announced_zeros(sparse: Sparsifier, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _with_announced_zeros(context: Context, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """No weight outside M, whatever was written to the model, and no layer with more non-zeros than announced.
 
     There may be fewer: an active weight may itself be zero.
     """
     result, cut = dict(values), []
-    for layer in sparse.layers:
+    for layer in context.layers:
         value = result[layer.name]
         if count_outside(value, layer.bits):
             result[layer.name] = value = value.clone()
             keep_only(value, layer.bits)
-    parts = [layer.part for layer in sparse.layers]
-    counts = sums(parts, [[int(result[layer.name].count_nonzero())] for layer in sparse.layers])
-    for layer, (count,) in zip(sparse.layers, counts, strict=True):
+    parts = [layer.part for layer in context.layers]
+    counts = sums(parts, [[int(result[layer.name].count_nonzero())] for layer in context.layers])
+    for layer, (count,) in zip(context.layers, counts, strict=True):
         if count > layer.target:  # gradual pruning, before its last round
             result[layer.name] = _largest(result[layer.name], layer)
             cut.append(layer.name)
@@ -266,11 +264,11 @@ def _with_announced_zeros(sparse: Sparsifier, values: Mapping[str, Tensor]) -> d
 
 
 @torch.no_grad()
-def _plain_copy(sparse: Sparsifier, values: Mapping[str, Tensor], whole: bool = False) -> nn.Module:
+def _plain_copy(context: Context, values: Mapping[str, Tensor], whole: bool = False) -> nn.Module:
     """Of the model, with these ``values``; ``whole``: not sharded, even if the model is."""
-    if has_shards(sparse.model):
-        return copy_sharded(sparse.model, values, whole)
-    model = deep_copy(sparse.model)
+    if has_shards(context.model):
+        return copy_sharded(context.model, values, whole)
+    model = deep_copy(context.model)
     make_plain(model)
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     for name, value in values.items():

@@ -13,13 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from cigl.sparsify.methods.averaging import wide
-from cigl.sparsify.tensors.shards import is_sharded, like, local, rows_of
+from cigl.sparsify.tensors.shards import like, local, rows_of
 
 Convert = Callable[[nn.Parameter, Any], Any]
-
-
-def has_shards(model: nn.Module) -> bool:
-    return any(is_sharded(parameter) for parameter in model.parameters())
 
 
 def wrapped(state: Mapping[str, Any], model: nn.Module, snapshots: int, second_moment: bool) -> dict[str, Any]:

@@ -77,6 +77,10 @@ def is_sharded(tensor: object) -> bool:
     return module is not None and isinstance(tensor, module.DTensor)
 
 
+def has_shards(model: nn.Module) -> bool:
+    return any(is_sharded(parameter) for parameter in model.parameters())
+
+
 def local(tensor: Tensor) -> Tensor:
     """What this process holds of a tensor, without a graph: writing to it writes to the tensor."""
     return tensor._local_tensor.detach() if is_sharded(tensor) else tensor.detach()  # type: ignore[attr-defined]

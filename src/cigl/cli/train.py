@@ -13,11 +13,10 @@ from typing import Annotated, Any
 import typer
 
 from cigl.cli.completion import completion
-from cigl.cli.flags import in_flags
 from cigl.cli.format import command
 from cigl.cli.shared import OUTPUT, app, errors_in_one_line, importing, show_next
 from cigl.common.errors import CiglError
-from cigl.train.config import PRESETS, Config, key_type, resolve
+from cigl.train.config import KEYS, PRESETS, Config, key_type, resolve
 
 # Not keys of a run.
 _SPECIAL = (
@@ -45,7 +44,7 @@ def train_command(**options: Any) -> None:
     special = {name: options.pop(name) for name in _SPECIAL}
     flags = {name: value for name, value in options.items() if value not in (None, [])}
     out = Path(special["resume"] or special["out"] or _free_folder())
-    with errors_in_one_line(lambda: _how_to_resume(out), several=True, words=in_flags):
+    with errors_in_one_line(lambda: _how_to_resume(out), several=True, argument=_flag):
         from cigl.train.progress import progress_bar
         from cigl.train.ranks.started import is_first, started
 
@@ -88,6 +87,18 @@ def train_command(**options: Any) -> None:
             typer.echo(json.dumps({"folder": str(out)} | result))
         else:
             _show(out, result, special["explain"])
+
+
+def _flag(name: str, value: str | None = None) -> str:
+    """An argument of the library, as it is given on the command line.
+
+    >>> _flag("batch_size"), _flag("average_of", "p*W"), _flag("options"), _flag("fan_in_factor", "0.5")
+    ('--batch-size', '--average-of p*W', '--option', '--option fan_in_factor=0.5')
+    """
+    if name not in KEYS:
+        return name if value is None else f"--option {name}={value}"
+    flag = "--option" if name == "options" else f"--{name.replace('_', '-')}"
+    return flag if value is None else f"{flag} {value}"
 
 
 def _check_numbers(special: dict[str, Any]) -> None:
@@ -170,7 +181,7 @@ def _lists(flags: dict[str, Any]) -> dict[str, Any]:
             try:
                 flags[name] = [float(part) for part in str(value).split(",") if part.strip()]
             except ValueError:
-                raise CiglError(f"milestones is {value!r}: give numbers such as 0.5,0.75.") from None
+                raise CiglError(f"--milestones is {value!r}: give numbers such as 0.5,0.75.") from None
     return flags
 
 

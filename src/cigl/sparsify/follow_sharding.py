@@ -75,7 +75,10 @@ def _check(sparse: Sparsifier, parameters: Mapping[str, nn.Parameter]) -> None:
     check_all_sharded({layer.name: parameters[layer.name] for layer in sparse.layers})
     sparse._states.check_sharded(parameters.values())
     if sparse.kernels == "sparse":
-        raise CiglError("sparse kernels can't run on sharded parameters: use kernels='auto' or 'masked'.")
+        raise CiglError(
+            "sparse kernels can't run on sharded parameters: use kernels='auto' or kernels='masked'.",
+            arguments=("kernels",),
+        )
 
 
 def _shard_averages(sparse: Sparsifier, parameters: Mapping[str, nn.Parameter]) -> None:

@@ -105,7 +105,10 @@ class TrainingKernels:
     def _say_compiled(self) -> None:
         what = "model.compile() runs the model as dense layers, so nothing runs on sparse kernels"
         if self._insist:
-            raise CiglError(f"kernels='sparse' is not possible: {what}; leave it out, or use kernels='auto'.")
+            raise CiglError(
+                f"kernels='sparse' is not possible: {what}; leave it out, or use kernels='auto'.",
+                arguments=("kernels",),
+            )
         self._refused(what)
 
     def remove(self) -> None:

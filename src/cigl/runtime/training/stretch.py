@@ -140,7 +140,8 @@ class Stretch:
             if tuple(x.shape) != shape or x.dtype != torch.float32 or not x.is_cpu:
                 raise CiglError(
                     f"sparse kernels were prepared for a float32 tensor of shape {shape}, but got {x.dtype} of shape "
-                    f"{tuple(x.shape)} (does a hook change it?): attach with kernels='masked'."
+                    f"{tuple(x.shape)} (does a hook change it?): attach with kernels='masked'.",
+                    arguments=("kernels",),
                 )
         check, statistics = self.check, [] if self.check is None else self.statistics()
         result: Any = _Run.apply(self, check, len(inputs), *inputs, *(parameters or self.parameters))  # type: ignore[no-untyped-call]
@@ -324,7 +325,8 @@ def _differentiable(ctx: Any, gradients: Sequence[Tensor | None]) -> Sequence[Te
     if any(each is None for each in tensors):
         raise CiglError(
             "create_graph=True asks for a second derivative through a part of the model that runs on sparse kernels: "
-            "attach with kernels='masked'."
+            "attach with kernels='masked'.",
+            arguments=("kernels",),
         )
     wanted = [each for each, asks in zip(tensors, asked, strict=True) if asks]
     outputs = ctx.stretch.in_torch(tensors[: ctx.count], tensors[ctx.count :])

@@ -67,7 +67,10 @@ def check_possible(kind: str, model: nn.Module, parameters: Sequence[nn.Paramete
     """Refuse "sparse" where nothing could run so."""
     reason = _impossible(model, parameters) if kind == "sparse" else ""
     if reason:
-        raise CiglError(f"kernels='sparse' is not possible: {reason}; use kernels='auto' or 'masked'.")
+        raise CiglError(
+            f"kernels='sparse' is not possible: {reason}; use kernels='auto' or kernels='masked'.",
+            arguments=("kernels",),
+        )
 
 
 def make(

@@ -300,7 +300,8 @@ class SupTickets(RigL):
         if table.first_cycle >= table.steps:
             raise CiglError(
                 f"no cycle of {self.cycle_epochs} epochs fits after {percent(self.average_from or 0.0, 0)} of {epochs} "
-                "epochs: train longer, or lower average_from or cycle_epochs."
+                "epochs: train longer, or lower average_from or cycle_epochs.",
+                arguments=("average_from",),
             )
         return table
 

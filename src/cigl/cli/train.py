@@ -16,6 +16,7 @@ from cigl.cli.completion import completion
 from cigl.cli.format import command
 from cigl.cli.shared import OUTPUT, app, errors_in_one_line, importing, show_next
 from cigl.common.errors import CiglError
+from cigl.common.text import percent
 from cigl.train.config import KEYS, PRESETS, Config, key_type, resolve
 
 # Not keys of a run.
@@ -135,7 +136,7 @@ def _title(config: Config, resumed: Path | None, out: Path) -> str:
         return f"resuming the run in {out}"
     epochs = f"{config.epochs} epoch{'s' * (config.epochs != 1)}"
     return (
-        f"training {config.model} on {config.dataset} with {config.method} at {100 * config.sparsity:g} % sparsity: "
+        f"training {config.model} on {config.dataset} with {config.method} at {percent(config.sparsity)} sparsity: "
         f"{epochs}, into {out}"
     )
 

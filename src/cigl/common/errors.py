@@ -51,43 +51,6 @@ class CiglWarning(_AboutArguments, UserWarning):
     """
 
 
-def one_line(error: BaseException, longest: int = 300) -> str:
-    """What another library's error says, for the end of a sentence of ours.
-
-    >>> one_line(RuntimeError("sizes\\n  don't match."))
-    "sizes don't match"
-    """
-    return (" ".join(str(error).split()) or type(error).__name__)[:longest].removesuffix(".")
-
-
-def listed(names: Iterable[object], most: int = 3) -> str:
-    """Names for a sentence, not more than a few of them.
-
-    >>> listed(["cat"]), listed(["a", "b"]), listed("abcdefg")
-    ("'cat'", "'a' and 'b'", "'a', 'b', 'c' and 4 more")
-    """
-    quoted = [repr(name) for name in names]
-    if len(quoted) > most + 1:
-        quoted = [*quoted[:most], f"{len(quoted) - most} more"]
-    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
-
-
-def percent(share: float, decimals: int = 1) -> str:
-    """
-    >>> percent(0.6846), percent(0.9, 0)
-    ('68.5 %', '90 %')
-    """
-    return f"{100 * share:.{decimals}f} %"
-
-
-def count(number: int, what: str) -> str:
-    """
-    >>> count(1, "snapshot"), count(1200, "step")
-    ('1 snapshot', '1,200 steps')
-    """
-    return f"{number:,} {what}{'s' * (number != 1)}"
-
-
 def unknown(kind: str, name: object, known: Iterable[str]) -> CiglError:
     """The error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)

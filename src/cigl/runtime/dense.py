@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cigl.common.errors import percent
+from cigl.common.text import percent
 from cigl.runtime import recurrent
 from cigl.runtime.network import operations as op
 from cigl.runtime.network.units import Network

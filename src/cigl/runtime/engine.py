@@ -19,8 +19,9 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from cigl.common.errors import CiglError, CiglWarning, one_line
+from cigl.common.errors import CiglError, CiglWarning
 from cigl.common.preprocessing import Preprocessing
+from cigl.common.text import one_line
 from cigl.runtime import plan as plans
 from cigl.runtime.assignment import Assignment, assign
 from cigl.runtime.comparing import Comparison, agree, drawing_from, is_random, kind_of, kinds, outputs, repeats, twin

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cigl.common.errors import CiglError, CiglWarning, count, percent, unknown
+from cigl.common.copying import unwrap
+from cigl.common.errors import CiglError, CiglWarning, unknown
 from cigl.common.numbers import is_number, is_whole
+from cigl.common.text import count, percent
 from cigl.sparsify.guards.checks import check_agreed
-from cigl.sparsify.loop.binding import is_attached, unwrap
+from cigl.sparsify.loop.binding import is_attached
 from cigl.sparsify.loop.kernels import check_kind, check_possible
 from cigl.sparsify.methods.catalogue import Method, changed
 from cigl.sparsify.methods.catalogue import method as from_catalogue
@@ -89,7 +91,7 @@ def attach(
     if not isinstance(model, nn.Module):
         raise CiglError("attach takes a torch.nn.Module and a torch.optim.Optimizer, in this order.")
     followed = follow(optimizer)
-    model = unwrap(model)
+    model = unwrap(model, in_training=True)
     options = {
         "update_every": update_every,
         "drop_fraction": drop_fraction,

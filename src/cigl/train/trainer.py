@@ -23,8 +23,9 @@ from torch import Tensor, nn
 import cigl.data
 import cigl.models
 from cigl.calibrate import mixup, predict
-from cigl.common.errors import CiglError, CiglWarning, listed
+from cigl.common.errors import CiglError, CiglWarning
 from cigl.common.phases import phase
+from cigl.common.text import listed
 from cigl.data import Source, Split
 from cigl.data.check import require_readable
 from cigl.data.splits.split import WHOLE, Share

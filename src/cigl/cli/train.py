@@ -62,7 +62,7 @@ def train_command(**options: Any) -> None:
         quiet = special["quiet"] or special["json"]
         with progress_bar(quiet or not is_first("all"), _title(config, special["resume"], out)) as progress:
             with importing():
-                from cigl.train.ranks.joining import joined
+                from cigl.train.ranks.rendezvous import joined
                 from cigl.train.run import complete, resume, train
 
             log = _log(special)

@@ -1,1 +1,1 @@
-"""How confidence is corrected, and what predictions can be made of: temperatures, ensembles, training targets, corruptions."""
+"""How confidence is corrected, and what predictions are made of: temperatures, ensembles, targets, corruptions."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -10,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cigl.cli import app
-from cigl.cli.flags import in_flags
+from cigl.cli.train import _flag
+from cigl.common.errors import CiglError, CiglWarning
 from cigl.train.config import KEYS
 
 runner = CliRunner()
@@ -23,25 +25,39 @@ def cigl(*arguments, **variables):
 
 
 @pytest.mark.parametrize(
-    ("python", "shell"),
+    ("python", "arguments", "shell"),
     [
-        ("batch_size is 7, which 2 ranks can't divide", "--batch-size is 7, which 2 ranks can't divide"),
-        ("lr is 0.0: it must be above 0.", "--lr is 0.0: it must be above 0."),
-        ("lower lr or set clip, and train again.", "lower --lr or set --clip, and train again."),
-        ("set a smaller update_every.", "set a smaller --update-every."),
-        ("method 'dense' has no zeros: pass sparsity=0, or", "method 'dense' has no zeros: pass --sparsity 0, or"),
-        ("train it with --temperature holdout or pilot.", "train it with --temperature holdout or pilot."),
-        ("unknown key 'epoch': did you mean 'epochs'?", "unknown key 'epoch': did you mean 'epochs'?"),
+        ("batch_size is 7, which 2 ranks", ["batch_size"], "--batch-size is 7, which 2 ranks"),
+        ("lr is 0.0: it must be above 0.", ["lr"], "--lr is 0.0: it must be above 0."),
+        ("lower lr or set clip, and train again.", ["lr", "clip"], "lower --lr or set --clip, and train again."),
+        ("set a smaller update_every.", ["update_every"], "set a smaller --update-every."),
+        (
+            "method 'sparsity' has no zeros: pass sparsity=0, or",
+            ["sparsity"],
+            "method 'sparsity' has no zeros: pass --sparsity 0, or",
+        ),
+        (
+            "kernels='sparse' is not possible: use kernels='auto'.",
+            ["kernels"],
+            "--kernels sparse is not possible: use --kernels auto.",
+        ),
+        ("fan_in_factor=0.5 is too low", ["fan_in_factor"], "--option fan_in_factor=0.5 is too low"),
+        ("cycle_epochs is 0: give more.", ["cycle_epochs"], "cycle_epochs is 0: give more."),
+        ("train it with --temperature holdout or pilot.", [], "train it with --temperature holdout or pilot."),
+        ("unknown key 'epoch': did you mean 'epochs'?", [], "unknown key 'epoch': did you mean 'epochs'?"),
     ],
 )  # fmt: skip
-def test_messages_speak_in_flags(python, shell):
-    assert in_flags(python) == shell
+@pytest.mark.parametrize("kind", [CiglError, CiglWarning])
+def test_messages_speak_in_flags(kind, python, arguments, shell):
+    message = pickle.loads(pickle.dumps(kind(python, arguments=arguments)))
+    assert str(message) == python
+    assert message.shown(_flag) == shell
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_no_flag_is_made_twice(key):
     text = f"--{key.replace('_', '-')} is 3: give another."
-    assert in_flags(text) == text
+    assert CiglError(text, arguments=KEYS).shown(_flag) == text
 
 
 def test_warnings_of_a_run_speak_in_flags(tmp_path):
@@ -58,6 +74,17 @@ def test_warnings_of_a_run_speak_in_flags(tmp_path):
         (["train", "--epochs", "x"], "'--epochs'"),
         (["train", "--threads", "0"], "--threads is 0: give a whole number, at least 1."),
         (["train", "--sparsity", "1.5"], "--sparsity is 1.5: "),
+        (["train", "--seed", "-1"], "--seed is -1: "),
+        (["train", "--epochs", "2000000"], "--epochs is 2000000: "),
+        (["train", "--image-size", "3"], "--image-size is 3: "),
+        (["train", "--clip", "0"], "--clip is 0.0: "),
+        (["train", "--lr", "0"], "--lr is 0.0: "),
+        (["train", "--weight-decay", "-1"], "--weight-decay is -1.0: "),
+        (["train", "--milestones", "0.7,0.5"], "--milestones are [0.7, 0.5]: "),
+        (["train", "--milestones", "a"], "--milestones is 'a': "),
+        (["train", "--train-size", "9999999"], "--train-size is 9999999, but mnist1d has "),
+        (["train", "--batch-size", "999999"], ": lower --batch-size."),
+        (["train", "--device", "cpu", "--image-size", "64"], "--image-size is 64, but mnist1d is used as it is"),
         (["evaluate"], "missing argument 'run'"),
         (["bench", "a", "--batch", "0"], "'--batch'"),
         (["study", "run", "main"], "--out"),

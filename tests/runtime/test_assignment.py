@@ -27,14 +27,14 @@ def chosen(monkeypatch):
     return choose
 
 
-def test_a_stretch_must_be_worth_its_two_conversions(chosen):
+def test_a_subgraph_must_be_worth_its_two_conversions(chosen):
     assert chosen([30, 30], [10, 10]) == {0, 1}  # 20 + 2 * 10 against 60
     assert chosen([30, 30], [19, 22]) == set()  # 41 + 20 against 60
     assert chosen([30], [9]) == {0}
     assert chosen([30], [11]) == set()
 
 
-def test_a_slow_layer_inside_a_stretch_stays_unless_leaving_is_worth_it(chosen):
+def test_a_slow_layer_inside_a_subgraph_stays_unless_leaving_is_worth_it(chosen):
     assert chosen([100, 10, 100], [1, 25, 1]) == {0, 1, 2}
     assert chosen([100, 10, 100], [1, 35, 1]) == {0, 2}
 

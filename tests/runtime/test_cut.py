@@ -35,4 +35,4 @@ def test_no_cut_is_cheaper(edges):
     cut = Cut()
     for edge in edges:
         cut.edge(*edge)
-    assert cost(edges, cut.side("source", "sink")) == best
+    assert cost(edges, cut.min_cut("source", "sink")) == best

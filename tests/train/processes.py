@@ -4,23 +4,23 @@ import os
 import subprocess
 import sys
 
-from cigl.study.meeting import MeetingPoint
+from cigl.study.rendezvous import Rendezvous
 
 
 def start(size, *command):
     """`python COMMAND` once for each rank."""
-    meeting = MeetingPoint(size)
+    rendezvous = Rendezvous(size)
     processes = [
         subprocess.Popen(
             [sys.executable, *map(str, command)],
-            env=os.environ | {"OMP_NUM_THREADS": "1"} | meeting.variables(rank, on_node=rank),
+            env=os.environ | {"OMP_NUM_THREADS": "1"} | rendezvous.variables(rank, on_node=rank),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
         for rank in range(size)
     ]
-    processes[0].meeting = meeting  # it lives as long as they do
+    processes[0].rendezvous = rendezvous  # it lives as long as they do
     return processes
 
 

@@ -16,7 +16,7 @@ from cigl import CiglError
 from cigl.train.config import Config
 from cigl.train.folder.run_folder import Busy, RunFolder
 from cigl.train.folder.shared_folder import folder_of
-from cigl.train.ranks.joining import joined
+from cigl.train.ranks.rendezvous import joined
 from cigl.train.ranks.started import exits_without_teardown
 from cigl.train.run import complete, resume, train
 from cigl.train.signals import Stopped

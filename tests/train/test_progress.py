@@ -9,7 +9,7 @@ from rich.console import Console
 
 from cigl.common.phases import phase, watching
 from cigl.train.config import Config
-from cigl.train.progress import Display, Field, RunningMean, bar_line, duration, progress_bar
+from cigl.train.progress import Display, Field, RunningMean, bar_line, progress_bar
 from cigl.train.run import train
 from cigl.train.signals import listening
 
@@ -130,10 +130,6 @@ def test_a_running_mean_follows():
     for _ in range(200):
         mean.add(3.0)
     assert mean.value == pytest.approx(3.0, abs=1e-6)
-
-
-def test_durations():
-    assert [duration(s) for s in (0, 61, 3600)] == ["0:00", "1:01", "1:00:00"]
 
 
 def test_a_request_to_stop_is_no_phase_of_the_next_run():

@@ -14,8 +14,9 @@ import typer
 from cigl.cli.format import command
 from cigl.cli.shared import Json, app, errors_in_one_line, importing, show_next
 from cigl.cli.status import status_line
-from cigl.common.errors import CiglError, percent
+from cigl.common.errors import CiglError
 from cigl.common.phases import phase
+from cigl.common.text import percent
 
 
 @command(app)

@@ -13,8 +13,9 @@ import typer
 from cigl.cli.format import command
 from cigl.cli.shared import Json, app, errors_in_one_line, importing, show_next
 from cigl.cli.status import status_line
-from cigl.common.errors import CiglError, percent
+from cigl.common.errors import CiglError
 from cigl.common.phases import phase
+from cigl.common.text import percent
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,7 +59,7 @@ def export(
         share, dense = found["nonzeros"] / found["parameters"], 4e-6 * found["parameters"]
         typer.echo(
             f"{file}: {found['bytes'] / 1e6:.2f} MB for {found['nonzeros']:,} of {found['parameters']:,} "
-            f"parameters ({percent(share)}; dense fp32: {dense:.2f} MB)"
+            f"parameters ({percent(share, 1)}; dense fp32: {dense:.2f} MB)"
         )
         if "outputs" in found:
             typer.echo(f"inputs: batches of {'x'.join(map(str, found['shape']))}; outputs: logits, probabilities")

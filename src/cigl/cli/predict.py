@@ -16,7 +16,8 @@ from cigl.cli.bars import bar
 from cigl.cli.format import command
 from cigl.cli.shared import Json, app, errors_in_one_line, importing, show_next
 from cigl.cli.status import status_line
-from cigl.common.errors import CiglError, percent
+from cigl.common.errors import CiglError
+from cigl.common.text import percent
 
 if TYPE_CHECKING:
     from torch import nn
@@ -193,7 +194,7 @@ def table(rows: Sequence[Row], width: int | None) -> list[str]:
         image = image if len(image) <= files else "…" + image[len(image) - files + 1 :]
         for name, probability in row:
             name = name if len(name) <= classes else name[: classes - 1] + "…"
-            lines.append(f"{image:<{files}}  {name:<{classes}}  {percent(probability):>{len(last)}}")
+            lines.append(f"{image:<{files}}  {name:<{classes}}  {percent(probability, 1):>{len(last)}}")
             image = ""
     return lines
 

@@ -58,12 +58,12 @@ def importing() -> Iterator[None]:
 def errors_in_one_line(
     how_to_resume: Callable[[], str] = lambda: "",
     several: bool = False,
-    words: Callable[[str], str] = str,
+    argument: Callable[[str, str | None], str] | None = None,
 ) -> Iterator[None]:
     """Errors and warnings are one line each; a stopped run ends with the signal's code.
 
-    ``several``: torchrun may run several processes of this command. One of them reports. ``words`` changes sentences of
-    the library into those of the command.
+    ``several``: torchrun may run several processes of this command. One of them reports. ``argument``
+    shows an argument of the library, and the value that it is to have, as the command takes it.
     """
     from cigl.train.ranks.started import RanksEnded, is_first, started, wait_for_the_first
     from cigl.train.signals import Stopped
@@ -72,9 +72,12 @@ def errors_in_one_line(
         if is_first(on):
             print(text, file=sys.stderr, flush=True)  # where a progress bar may have put itself in between
 
+    def said(about: object) -> str:
+        return about.shown(argument) if argument and isinstance(about, (CiglError, CiglWarning)) else str(about)
+
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         kind = "warning" if issubclass(category, CiglWarning) else category.__name__
-        report(f"{kind}: {words(str(message))}", "all")
+        report(f"{kind}: {said(message)}", "all")
 
     with warnings.catch_warnings():
         warnings.showwarning = show
@@ -84,10 +87,10 @@ def errors_in_one_line(
             yield
         except RanksEnded as ended:
             if str(ended):
-                typer.echo(f"error: {words(str(ended))}", err=True)
+                typer.echo(f"error: {said(ended)}", err=True)
             raise typer.Exit(ended.exit_code) from None
         except CiglError as error:
-            report(f"error: {words(str(error))}")
+            report(f"error: {said(error)}")
             wait_for_the_first()
             raise typer.Exit(2) from None
         except Stopped as stopped:

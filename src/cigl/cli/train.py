@@ -13,11 +13,11 @@ from typing import Annotated, Any
 import typer
 
 from cigl.cli.completion import completion
-from cigl.cli.flags import in_flags
 from cigl.cli.format import command
 from cigl.cli.shared import OUTPUT, app, errors_in_one_line, importing, show_next
 from cigl.common.errors import CiglError
-from cigl.train.config import PRESETS, Config, key_type, resolve
+from cigl.common.text import percent
+from cigl.train.config import KEYS, PRESETS, Config, key_type, resolve
 
 # Not keys of a run.
 _SPECIAL = (
@@ -45,7 +45,7 @@ def train_command(**options: Any) -> None:
     special = {name: options.pop(name) for name in _SPECIAL}
     flags = {name: value for name, value in options.items() if value not in (None, [])}
     out = Path(special["resume"] or special["out"] or _free_folder())
-    with errors_in_one_line(lambda: _how_to_resume(out), several=True, words=in_flags):
+    with errors_in_one_line(lambda: _how_to_resume(out), several=True, argument=_flag):
         from cigl.train.progress import progress_bar
         from cigl.train.ranks.started import is_first, started
 
@@ -62,7 +62,7 @@ def train_command(**options: Any) -> None:
         quiet = special["quiet"] or special["json"]
         with progress_bar(quiet or not is_first("all"), _title(config, special["resume"], out)) as progress:
             with importing():
-                from cigl.train.ranks.joining import joined
+                from cigl.train.ranks.rendezvous import joined
                 from cigl.train.run import complete, resume, train
 
             log = _log(special)
@@ -88,6 +88,18 @@ def train_command(**options: Any) -> None:
             typer.echo(json.dumps({"folder": str(out)} | result))
         else:
             _show(out, result, special["explain"])
+
+
+def _flag(name: str, value: str | None = None) -> str:
+    """An argument of the library, as it is given on the command line.
+
+    >>> _flag("batch_size"), _flag("average_of", "p*W"), _flag("options"), _flag("fan_in_factor", "0.5")
+    ('--batch-size', '--average-of p*W', '--option', '--option fan_in_factor=0.5')
+    """
+    if name not in KEYS:
+        return name if value is None else f"--option {name}={value}"
+    flag = "--option" if name == "options" else f"--{name.replace('_', '-')}"
+    return flag if value is None else f"{flag} {value}"
 
 
 def _check_numbers(special: dict[str, Any]) -> None:
@@ -124,7 +136,7 @@ def _title(config: Config, resumed: Path | None, out: Path) -> str:
         return f"resuming the run in {out}"
     epochs = f"{config.epochs} epoch{'s' * (config.epochs != 1)}"
     return (
-        f"training {config.model} on {config.dataset} with {config.method} at {100 * config.sparsity:g} % sparsity: "
+        f"training {config.model} on {config.dataset} with {config.method} at {percent(config.sparsity)} sparsity: "
         f"{epochs}, into {out}"
     )
 
@@ -170,7 +182,7 @@ def _lists(flags: dict[str, Any]) -> dict[str, Any]:
             try:
                 flags[name] = [float(part) for part in str(value).split(",") if part.strip()]
             except ValueError:
-                raise CiglError(f"milestones is {value!r}: give numbers such as 0.5,0.75.") from None
+                raise CiglError(f"--milestones is {value!r}: give numbers such as 0.5,0.75.") from None
     return flags
 
 

@@ -1,4 +1,5 @@
-"""Copies of a user's model, also where it keeps what it has computed: torch's own deep copy refuses such tensors."""
+"""A user's model without what torch puts around it; and copies of it, also where it keeps what it has computed (torch's
+own deep copy refuses such tensors)."""
 
 from __future__ import annotations
 
@@ -7,9 +8,29 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
-from cigl.common.errors import CiglError, one_line
+from cigl.common.errors import CiglError
+from cigl.common.text import one_line
+
+
+def unwrap(model: nn.Module, *, in_training: bool = False) -> nn.Module:
+    """The user's own module inside ``torch.compile``, DistributedDataParallel and, but ``in_training``, DataParallel.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> unwrap(DataParallel(layer)) is layer
+    True
+    """
+    while True:
+        if in_training and isinstance(model, DataParallel):
+            raise CiglError("DataParallel copies the weights before the masks act: use DistributedDataParallel.")
+        if isinstance(model, (DataParallel, DistributedDataParallel)):
+            model = model.module
+        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):  # torch.compile
+            model = model._orig_mod  # type: ignore[assignment]
+        else:
+            return model
 
 
 class _Detaching(TorchFunctionMode):

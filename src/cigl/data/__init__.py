@@ -83,7 +83,10 @@ def open(
     """
     root = store.root(folder)
     if image_size is not None and name not in STREAMED and not name.startswith("folder:"):
-        raise CiglError(f"image_size is {image_size}, but {name} is used as it is: it is for folder:PATH and imagenet.")
+        raise CiglError(
+            f"image_size is {image_size}, but {name} is used as it is: it is for folder:PATH and imagenet.",
+            arguments=("image_size",),
+        )
     if name in GENERATED:
         return GENERATED[name].generate(seed, root)
     if name in FETCHED:

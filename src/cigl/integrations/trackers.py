@@ -14,7 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from cigl.common.errors import CiglError, one_line, unknown
+from cigl.common.errors import CiglError, unknown
+from cigl.common.text import one_line
 
 PROJECT = "cigl"  # unless the tracker's own variables name another
 Scalars = Mapping[str, float]

@@ -10,13 +10,13 @@ from typing import Any
 from cigl import __version__
 from cigl.common.errors import CiglError
 from cigl.common.files import write
+from cigl.common.text import count
 from cigl.report.evidence import data
 from cigl.report.evidence.measurements import Evidence
 from cigl.report.figures.catalogue import SUFFIXES, make_figures
 from cigl.report.page.layout import Section, page
 from cigl.report.tables.catalogue import make_tables
 from cigl.report.tables.formats import FORMATS
-from cigl.report.tables.text import count
 
 
 def write_report(folders: Sequence[Path], out: Path) -> dict[str, Any]:

@@ -198,7 +198,7 @@ def _cheapest(
         for reader in readers[value]:
             cut.edge(("in", value), reader, math.inf)
             cut.edge(reader, ("out", value), math.inf)
-    return set(sparse) - cut.side("torch", "kernels")
+    return set(sparse) - cut.min_cut("torch", "kernels")
 
 
 class _Conversion:

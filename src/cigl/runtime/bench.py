@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import statistics
 import tempfile
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from cigl.common.errors import CiglError, unknown
 from cigl.runtime.engine import SparseInference
+from cigl.runtime.network import operations as op
 from cigl.runtime.onnx_files import quiet
 from cigl.runtime.program import library
 
@@ -89,7 +89,7 @@ def rivals(names: Sequence[str]) -> dict[str, Maker]:
 def multiply_adds(entry: dict[str, Any]) -> int:
     """On non-zero weights, for the whole batch, from an entry of a plan."""
     rows = [row for row in entry["units"] if {"nonzeros", "shape", "weight"} <= row.keys()]
-    return sum(row["nonzeros"] * math.prod(row["shape"]) // max([1, *row["weight"][:1]]) for row in rows)
+    return sum(op.multiply_adds(row["nonzeros"], max([1, *row["weight"][:1]]), row["shape"]) for row in rows)
 
 
 def bench(

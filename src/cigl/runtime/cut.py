@@ -19,7 +19,7 @@ class Cut:
         self._left[begin][end] += cost
         self._left[end][begin] += 0.0
 
-    def side(self, source: Hashable, sink: Hashable) -> set[Hashable]:
+    def min_cut(self, source: Hashable, sink: Hashable) -> set[Hashable]:
         """The source's side of the cheapest cut (Dinic 1970: fill all shortest paths at once, until none is left)."""
         while True:
             steps = self._steps(source)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cigl.common.errors import percent
+from cigl.common.text import percent
 from cigl.runtime import recurrent
 from cigl.runtime.network import operations as op
 from cigl.runtime.network.units import Network
@@ -46,7 +46,7 @@ def in_torch(network: Network, replaced: Collection[str]) -> list[str]:
             name = getattr(call, "__name__", None) or getattr(call, "name", None) or str(call)
             reason = _WITHOUT_EXAMPLES if name in ("lstm", "gru") else f"there is no sparse kernel for {name}"
             found |= {(network.paths[value], reason): None for value in unit.inputs if value in many_zeros}
-    return sentences(found)
+    return messages(found)
 
 
 class _Counted:
@@ -110,7 +110,7 @@ def _described(layer: op.Layer) -> str:
     return " with ".join([f"a {type(layer).__name__}", *settings[:1]]) + "".join(f", {each}" for each in settings[1:])
 
 
-def sentences(found: Iterable[tuple[str, str]]) -> list[str]:
+def messages(found: Iterable[tuple[str, str]]) -> list[str]:
     """One for each reason, with the first few of its weights."""
     reasons: dict[str, list[str]] = {}
     for path, reason in found:

@@ -19,8 +19,9 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from cigl.common.errors import CiglError, CiglWarning, one_line
+from cigl.common.errors import CiglError, CiglWarning
 from cigl.common.preprocessing import Preprocessing
+from cigl.common.text import one_line
 from cigl.runtime import plan as plans
 from cigl.runtime.assignment import Assignment, assign
 from cigl.runtime.comparing import Comparison, agree, drawing_from, is_random, kind_of, kinds, outputs, repeats, twin
@@ -29,7 +30,7 @@ from cigl.runtime.compile.exporting import Examples
 from cigl.runtime.compile.fusing import fuse
 from cigl.runtime.compile.lowering import Untraceable, lower
 from cigl.runtime.compile.tracing import copied
-from cigl.runtime.dense import in_torch, of_module, sentences, without_kernel
+from cigl.runtime.dense import in_torch, messages, of_module, without_kernel
 from cigl.runtime.layers import in_torch as in_torch_alone
 from cigl.runtime.layers import modules_in_torch, replace_layers
 from cigl.runtime.network import operations as op
@@ -90,7 +91,7 @@ def engine_of(model: nn.Module, plan: dict[str, Any] | None, example_inputs: Exa
         notes = [*reason.notes, "so the model runs in torch, and its sparse layers one by one"]
         dense = of_module(reason.model, "", weights)
         compared = Comparison(plain) if engines else None
-        return _warned(LayerByLayer(reason.model, engines, ["; ".join(notes) + ".", *sentences(dense)], compared))
+        return _warned(LayerByLayer(reason.model, engines, ["; ".join(notes) + ".", *messages(dense)], compared))
     if isinstance(model, Captured):  # which is a graph already: what leads to no output is left out
         compared = Comparison(_InTorch(replace(network, units=list(network.units))))
     else:

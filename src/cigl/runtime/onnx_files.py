@@ -24,7 +24,7 @@ from cigl.runtime.compile.exporting import Examples, arguments
 from cigl.runtime.engine import SparseInference
 from cigl.runtime.format.entries import checked_entries, entries
 from cigl.runtime.network.inputs import parameters
-from cigl.runtime.saving import plain_copy, unwrap, unwrapped_temperature
+from cigl.runtime.saving import plain_copy, unwrapped_temperature, without_temperature
 
 OUTPUTS = ["logits", "probabilities"]
 
@@ -77,7 +77,7 @@ def export_onnx(
             )
         example_inputs = (torch.zeros(1, *prepared.shape),)
     temperature = unwrapped_temperature(model, temperature)
-    plain = plain_copy(unwrap(model)[0])
+    plain = plain_copy(without_temperature(model)[0])
     content = _converted(plain, arguments(example_inputs), temperature, _metadata(known, prepared, temperature))
     files.write(Path(path), content)
 

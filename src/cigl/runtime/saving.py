@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from cigl.calibrate import TemperatureScaled
-from cigl.common.copying import deep_copy
-from cigl.common.errors import CiglError, CiglWarning, one_line, unknown
+from cigl.common.copying import deep_copy, unwrap
+from cigl.common.errors import CiglError, CiglWarning, unknown
 from cigl.common.preprocessing import Preprocessing
+from cigl.common.text import one_line
 from cigl.runtime.compile.exporting import CONSTANT, Examples
 from cigl.runtime.engine import SparseInference, engine_of, sparse_inference
 from cigl.runtime.format import container
@@ -82,7 +82,7 @@ def save(
             "save the model that the engine was made from; save(model, path, plan=fast.plan()) keeps its plan."
         )
     temperature = unwrapped_temperature(model, temperature)
-    model, _ = unwrap(model)
+    model, _ = without_temperature(model)
     if example_inputs is None:
         example_inputs = recalled(model)
     plain = plain_copy(model)
@@ -225,10 +225,11 @@ def _damaged(path: Any, error: Exception) -> CiglError:
     return CiglError(f"{path} can't be loaded: {' '.join(str(error).split())}. Copy or save it again.")
 
 
-def unwrap(model: nn.Module) -> tuple[nn.Module, float | None]:
+def without_temperature(model: nn.Module) -> tuple[nn.Module, float | None]:
     """The user's own module inside of wrappers, and the temperature that one of them divides by."""
     temperature = None
     while True:
+        model = unwrap(model)
         if isinstance(model, TemperatureScaled):
             temperature = float(model.temperature) * (temperature or 1.0)
             model = model.model
@@ -236,17 +237,13 @@ def unwrap(model: nn.Module) -> tuple[nn.Module, float | None]:
             temperature = model._graph_temperature * (temperature or 1.0)
             model = copy.copy(model)  # its tensors are the same
             model._graph_temperature = None
-        elif isinstance(model, (DataParallel, DistributedDataParallel)):
-            model = model.module
-        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):  # torch.compile
-            model = model._orig_mod  # type: ignore[assignment]
         else:
             return model, temperature
 
 
 def unwrapped_temperature(model: nn.Module, given: Any) -> float | None:
     """The temperature to save with a model: the one given, or that of the model's wrapper."""
-    _, own = unwrap(model)
+    _, own = without_temperature(model)
     given = getattr(given, "value", given)  # of cigl.calibrate.fit_temperature
     if given is not None and own is not None:
         raise CiglError(f"the model has a temperature of its own ({own:g}): leave temperature out.")
@@ -291,7 +288,7 @@ def _fill(into: nn.Module | Callable[[], nn.Module], tensors: Mapping[str, Tenso
     model = into if isinstance(into, nn.Module) else into()
     if not isinstance(model, nn.Module):
         raise CiglError(f"into made a {type(model).__name__}: it must be a torch.nn.Module, or make one.")
-    inner, own = unwrap(model)
+    inner, own = without_temperature(model)
     if own is not None:
         raise CiglError(
             "into has a temperature of its own: pass the model inside, the file's temperature goes with it."

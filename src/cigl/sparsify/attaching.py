@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cigl.common.errors import CiglError, CiglWarning, count, percent, unknown
+from cigl.common.copying import unwrap
+from cigl.common.errors import CiglError, CiglWarning, unknown
 from cigl.common.numbers import is_number, is_whole
+from cigl.common.text import count, percent
 from cigl.sparsify.guards.checks import check_agreed
-from cigl.sparsify.loop.binding import is_attached, unwrap
+from cigl.sparsify.loop.binding import is_attached
 from cigl.sparsify.loop.context import Context
 from cigl.sparsify.loop.kernels import check_kind, check_possible
 from cigl.sparsify.methods.catalogue import Method, changed
@@ -90,7 +92,7 @@ def attach(
     if not isinstance(model, nn.Module):
         raise CiglError("attach takes a torch.nn.Module and a torch.optim.Optimizer, in this order.")
     followed = follow(optimizer)
-    model = unwrap(model)
+    model = unwrap(model, in_training=True)
     options = {
         "update_every": update_every,
         "drop_fraction": drop_fraction,
@@ -100,7 +102,10 @@ def attach(
     }
     base = from_catalogue(method) if isinstance(method, str) else method
     if not isinstance(base, Method):
-        raise CiglError(f"method is a {type(base).__name__}: give a name from cigl.methods() or a Method object.")
+        raise CiglError(
+            f"method is a {type(base).__name__}: give a name from cigl.methods() or a Method object.",
+            arguments=("method",),
+        )
     chosen = changed(base, **{name: value for name, value in options.items() if value is not None})
     _check_numbers(chosen, sparsity, initial, rescale, steps_per_epoch=steps_per_epoch, seed=seed)
     steps_per_epoch, seed = int(steps_per_epoch), int(seed)  # numpy's are welcome
@@ -177,12 +182,20 @@ def _masked_tensors(layer: Layer) -> list[Tensor]:
 
 def _check_numbers(method: Method, sparsity: float, initial: str, rescale: bool, **whole: int) -> None:
     if not is_number(sparsity) or not 0 <= sparsity < 1:
-        raise CiglError(f"sparsity is {sparsity!r}: give the share of zeros, from 0 to below 1 (0.95 for 95 %).")
+        raise CiglError(
+            f"sparsity is {sparsity!r}: give the share of zeros, from 0 to below 1 (0.95 for 95 %).",
+            arguments=("sparsity",),
+        )
     if method.starts_dense and method.update_every is None and sparsity:
-        raise CiglError(f"method {method.name!r} has no zeros: pass sparsity=0, or choose another method.")
+        raise CiglError(
+            f"method {method.name!r} has no zeros: pass sparsity=0, or choose another method.", arguments=("sparsity",)
+        )
     for name, value in whole.items():
         if not is_whole(value) or (value < 1 and name != "seed"):
-            raise CiglError(f"{name} is {value!r}: give a whole number" + ("." if name == "seed" else ", at least 1."))
+            raise CiglError(
+                f"{name} is {value!r}: give a whole number" + ("." if name == "seed" else ", at least 1."),
+                arguments=(name,),
+            )
     if initial not in ("random", "magnitude"):
         raise unknown("initial", initial, ("random", "magnitude"))
     if rescale and (initial == "magnitude" or method.starts_dense):
@@ -192,7 +205,7 @@ def _check_numbers(method: Method, sparsity: float, initial: str, rescale: bool,
 def _checked_epochs(epochs: float, steps_per_epoch: int) -> float:
     """An int where it is a whole number, as most are and as earlier versions have saved it."""
     if not is_number(epochs) or not math.isfinite(epochs) or epochs <= 0:
-        raise CiglError(f"epochs is {epochs!r}: give a number above 0.")
+        raise CiglError(f"epochs is {epochs!r}: give a number above 0.", arguments=("epochs",))
     steps = float(epochs) * steps_per_epoch
     if round(steps) < 1 or abs(steps - round(steps)) > 1e-6:
         raise CiglError(
@@ -208,30 +221,33 @@ def _check_times(method: Method, table: Timetable) -> None:
         if method.starts_dense:
             raise CiglError(
                 f"{method.name} would never prune: its first round is due at step {table.update_every}, but "
-                f"rounds end at step {table.update_end} of {table.steps}; set a smaller update_every."
+                f"rounds end at step {table.update_end} of {table.steps}; set a smaller update_every.",
+                arguments=("update_every",),
             )
         message = (
             f"the topology will never change: the first round is due at step {table.update_every}, but rounds end "
             f"at step {table.update_end} of {table.steps}; set a smaller update_every."
         )
-        warnings.warn(message, CiglWarning, stacklevel=3)
+        warnings.warn(CiglWarning(message, arguments=("update_every",)), stacklevel=3)
     if rounds and snapshots and rounds[-1] >= snapshots[0] and not method.resparsify:
         raise CiglError(
             f"averaging would start at step {snapshots[0]}, while the topology still changes up to step "
-            f"{rounds[-1]}: raise average_from or lower update_until."
+            f"{rounds[-1]}: raise average_from or lower update_until.",
+            arguments=("average_from", "update_until"),
         )
     if table.average_from is not None and not snapshots and table.steps % table.steps_per_epoch:
         raise CiglError(
             f"nothing would be averaged: no epoch of {table.steps_per_epoch} steps ends in the last "
-            f"{percent(1 - table.average_from, 0)} of {table.steps} steps; lower steps_per_epoch or average_from."
+            f"{percent(1 - table.average_from, 0)} of {table.steps} steps; lower steps_per_epoch or average_from.",
+            arguments=("average_from",),
         )
     few = len(snapshots) < 5 and method.average_of == "Z*W" and not method.keep_snapshots
     if few and method.has_random_mask:
         message = (
             f"only {count(len(snapshots), 'snapshot')} will be averaged, so much of Z's noise stays in the result: "
-            "cigl.method('cigl', average_of='p*W') averages its expectation instead."
+            "average_of='p*W' averages its expectation instead."
         )
-        warnings.warn(message, CiglWarning, stacklevel=3)
+        warnings.warn(CiglWarning(message, arguments=("average_of",)), stacklevel=3)
 
 
 def _check_rates(method: Method, table: Timetable, layers: Iterable[Layer]) -> None:
@@ -244,7 +260,7 @@ def _check_rates(method: Method, table: Timetable, layers: Iterable[Layer]) -> N
             f"fan_in_factor={method.fan_in_factor:g} switches the random mask off: so few weights are left per unit "
             "that Z would take less than one of the whole network in a step; raise it, or lower the sparsity."
         )
-        warnings.warn(message, CiglWarning, stacklevel=3)
+        warnings.warn(CiglWarning(message, arguments=("fan_in_factor",)), stacklevel=3)
 
 
 def _check_not_sparse(parameters: list[tuple[str, Tensor]]) -> None:

@@ -73,7 +73,10 @@ def _check(context: Context, parameters: Mapping[str, nn.Parameter]) -> None:
     check_all_sharded({layer.name: parameters[layer.name] for layer in context.layers})
     context.states.check_sharded(parameters.values())
     if context.kind == "sparse":
-        raise CiglError("sparse kernels can't run on sharded parameters: use kernels='auto' or 'masked'.")
+        raise CiglError(
+            "sparse kernels can't run on sharded parameters: use kernels='auto' or kernels='masked'.",
+            arguments=("kernels",),
+        )
 
 
 def _shard_averages(

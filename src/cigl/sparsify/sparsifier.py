@@ -12,8 +12,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from cigl.common.errors import CiglError, CiglWarning, count
+from cigl.common.errors import CiglError, CiglWarning
 from cigl.common.notebook import paragraphs, table
+from cigl.common.text import count
 from cigl.sparsify.follow_sharding import Sharding
 from cigl.sparsify.guards.agreement import Agreement
 from cigl.sparsify.guards.checks import Checks

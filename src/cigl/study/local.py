@@ -17,7 +17,7 @@ from typing import IO, cast
 
 from cigl.common.errors import CiglError
 from cigl.study.engine import Order, Outcome
-from cigl.study.meeting import MeetingPoint
+from cigl.study.rendezvous import Rendezvous
 
 ATTEMPTS = 3  # for a run whose process dies
 PATIENCE = 30.0  # seconds in which the other ranks of such a run end by themselves
@@ -98,7 +98,7 @@ class _Worker:
         limits = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
         command = [sys.executable, "-m", "cigl.study.worker", str(threads)]
         pipe = subprocess.PIPE
-        self._meeting = MeetingPoint(ranks)
+        self._rendezvous = Rendezvous(ranks)
         self.processes = [
             subprocess.Popen(
                 command,
@@ -106,7 +106,7 @@ class _Worker:
                 stdout=pipe,
                 stderr=log,
                 text=True,
-                env=os.environ | limits | self._meeting.variables(rank, on_node=rank),
+                env=os.environ | limits | self._rendezvous.variables(rank, on_node=rank),
             )
             for rank in range(ranks)
         ]

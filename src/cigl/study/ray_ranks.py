@@ -14,7 +14,7 @@ from typing import Any
 from cigl.common.errors import CiglError
 from cigl.study.engine import Order, Outcome
 from cigl.study.local import ATTEMPTS
-from cigl.study.meeting import MeetingPoint
+from cigl.study.rendezvous import Rendezvous
 
 MOST = 1000  # runs at a time; a thread waits for each
 TICK = 1.0  # seconds after which such a thread looks whether the study was stopped
@@ -28,7 +28,7 @@ class RankTasks:
         self._task = ray.remote(max_retries=0)(_rank_task)
         self._threads = ThreadPoolExecutor(MOST)
         self._tasks: list[Any] = []
-        self._meetings: set[MeetingPoint] = set()  # ranks that save themselves still need theirs
+        self._rendezvous_points: set[Rendezvous] = set()  # ranks that save themselves still need theirs
         self._stopped = False
 
     def submit(self, order: Order, gpus: int) -> Future[Outcome]:
@@ -60,18 +60,19 @@ class RankTasks:
         try:
             while not places.wait(TICK):
                 self._check()
-            meeting = MeetingPoint(self._ranks, self._ray.util.get_node_ip_address())
-            self._meetings.add(meeting)
+            rendezvous = Rendezvous(self._ranks, self._ray.util.get_node_ip_address())
+            self._rendezvous_points.add(rendezvous)
             for rank in range(self._ranks):
                 place = PlacementGroupSchedulingStrategy(places, placement_group_bundle_index=rank)
                 options = self._task.options(num_cpus=1, num_gpus=gpus, scheduling_strategy=place)
-                tasks.append(options.remote(order, meeting.variables(rank, on_node=0)))  # which sees its own GPU alone
+                variables = rendezvous.variables(rank, on_node=0)  # which sees its own GPU alone
+                tasks.append(options.remote(order, variables))
             self._tasks += tasks
             outcome: Outcome = self._result(tasks[0])
             with suppress(self._ray.exceptions.RayError):  # a run that has failed ends them all
                 for task in tasks[1:]:
                     self._result(task)
-            self._meetings.discard(meeting)
+            self._rendezvous_points.discard(rendezvous)
             return outcome
         finally:
             self._tasks = [task for task in self._tasks if task not in tasks]
@@ -92,7 +93,7 @@ def _rank_task(order: Order, variables: dict[str, str]) -> Outcome:
     import torch
 
     from cigl.study.work import work
-    from cigl.train.ranks.joining import joined
+    from cigl.train.ranks.rendezvous import joined
 
     torch.set_num_threads(1)  # Ray counts a CPU for it
     with _environment(variables), joined() as ranks:

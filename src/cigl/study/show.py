@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from cigl.common.text import duration, percent
 from cigl.study.engine import Show, Tally
 from cigl.study.grid import Cell
 from cigl.study.store import Found, StudyFolder
@@ -37,7 +38,7 @@ def grid_progress(name: str, quiet: bool = False) -> Iterator[Show]:
                 for cell, share in tally.running.items():
                     if cell not in tasks:
                         tasks[cell] = bar.add_task(f"  {cell}", total=1.0, text="")
-                    bar.update(tasks[cell], completed=share, text=f"{100 * share:.0f} %" if share < 1 else "evaluating")
+                    bar.update(tasks[cell], completed=share, text=percent(share, 0) if share < 1 else "evaluating")
 
             yield show
 
@@ -56,17 +57,6 @@ def summary(tally: Tally) -> str:
     if tally.seconds_left is not None and tally.seconds_left >= 1:
         parts.append(f"{duration(tally.seconds_left)} left")
     return ", ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """
-    >>> duration(59), duration(3599), duration(7260)
-    ('59 s', '60 min', '2 h 1 min')
-    """
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes <= 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def status(folder: StudyFolder) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from cigl.study.store import record_failure
 from cigl.train.config import Config
 from cigl.train.folder.run_folder import Busy, RunFolder
 from cigl.train.ranks.group import ONE, Ranks
-from cigl.train.ranks.joining import is_lost_connection
+from cigl.train.ranks.rendezvous import is_lost_connection
 from cigl.train.run import Progress, complete
 from cigl.train.signals import Stopped
 from cigl.train.trainer import Splits, Trainer

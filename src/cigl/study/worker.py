@@ -32,7 +32,7 @@ def main(threads: int) -> None:
 
     from cigl.common.errors import CiglError
     from cigl.study.work import work
-    from cigl.train.ranks.joining import joined
+    from cigl.train.ranks.rendezvous import joined
     from cigl.train.ranks.started import RanksEnded
     from cigl.train.signals import Stopped
 

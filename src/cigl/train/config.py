@@ -168,7 +168,7 @@ def _typed(name: str, value: Any) -> Any:
         return value
     if typing.get_origin(kind) is tuple:
         if not isinstance(value, (list, tuple)) or not all(_is_number(part) for part in value):
-            raise CiglError(f"{name} is {value!r}: give a list of numbers, such as [0.5, 0.75].")
+            raise CiglError(f"{name} is {value!r}: give a list of numbers, such as [0.5, 0.75].", arguments=(name,))
         return tuple(float(part) for part in value)
     if kind is float and isinstance(value, str):  # YAML reads 1e-3 as a text
         with contextlib.suppress(ValueError):
@@ -176,7 +176,7 @@ def _typed(name: str, value: Any) -> Any:
     if kind is float and _is_number(value) and math.isfinite(value):
         return float(value)
     if type(value) is not kind or kind is float:
-        raise CiglError(f"{name} is {value!r}: give {_WORDS[kind]}.")
+        raise CiglError(f"{name} is {value!r}: give {_WORDS[kind]}.", arguments=(name,))
     return value
 
 
@@ -185,7 +185,9 @@ def _typed_options(value: Any) -> Options:
     try:
         options = dict(value)
     except (TypeError, ValueError):
-        raise CiglError(f"options is {value!r}: give names and values, such as {{cycle_drop: 0.3}}.") from None
+        raise CiglError(
+            f"options is {value!r}: give names and values, such as {{cycle_drop: 0.3}}.", arguments=("options",)
+        ) from None
     for name, each in options.items():
         if name in METHOD_KEYS:
             raise CiglError(f"{name} is a key of its own: give it beside the options, not among them.")
@@ -208,27 +210,32 @@ def _is_number(value: Any) -> bool:
 def _check(config: Config) -> None:
     """What can be said without the data and the model; the rest is said by cigl.attach and the data."""
     if not 0 <= config.seed < 2**32:
-        raise CiglError(f"seed is {config.seed}: give a whole number from 0 to below 2**32.")
+        raise CiglError(f"seed is {config.seed}: give a whole number from 0 to below 2**32.", arguments=("seed",))
     if config.epochs > 10**6:
-        raise CiglError(f"epochs is {config.epochs}: give at most a million.")
+        raise CiglError(f"epochs is {config.epochs}: give at most a million.", arguments=("epochs",))
     if config.image_size is not None and not 8 <= config.image_size <= 4096:
-        raise CiglError(f"image_size is {config.image_size}: give a number of pixels from 8 to 4096.")
+        raise CiglError(
+            f"image_size is {config.image_size}: give a number of pixels from 8 to 4096.", arguments=("image_size",)
+        )
     if config.clip is not None and config.clip <= 0:
-        raise CiglError(f"clip is {config.clip}: give a gradient norm above 0, or leave it out.")
+        raise CiglError(f"clip is {config.clip}: give a gradient norm above 0, or leave it out.", arguments=("clip",))
     positive = {"epochs": config.epochs, "batch_size": config.batch_size, "lr": config.lr, "gamma": config.gamma}
     for name, value in positive.items():
         if value <= 0:
-            raise CiglError(f"{name} is {value}: it must be above 0.")
+            raise CiglError(f"{name} is {value}: it must be above 0.", arguments=(name,))
     names = ("validation", "label_smoothing", "sparsity", "momentum", "lr_end")
     shares = {name: getattr(config, name) for name in names}
     for name, value in shares.items():
         if not 0 <= value < 1:
-            raise CiglError(f"{name} is {value}: give a share from 0 to below 1.")
+            raise CiglError(f"{name} is {value}: give a share from 0 to below 1.", arguments=(name,))
     for name in ("mixup", "warmup_epochs", "weight_decay", "workers"):
         if (value := getattr(config, name)) < 0:
-            raise CiglError(f"{name} is {value}: it can't be negative, give 0 or more.")
+            raise CiglError(f"{name} is {value}: it can't be negative, give 0 or more.", arguments=(name,))
     if list(config.milestones) != sorted(config.milestones) or not all(0 < m < 1 for m in config.milestones):
-        raise CiglError(f"milestones are {list(config.milestones)}: give rising shares of training between 0 and 1.")
+        raise CiglError(
+            f"milestones are {list(config.milestones)}: give rising shares of training between 0 and 1.",
+            arguments=("milestones",),
+        )
 
 
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {}

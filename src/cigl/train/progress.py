@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cigl.common.errors import percent
 from cigl.common.phases import watching
+from cigl.common.text import duration, percent
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -138,9 +138,9 @@ class _Run:
             Field(f"loss {self._loss.value:.3f}", 3),
         ]
         if row:
-            fields.append(Field(f"accuracy {percent(row['accuracy'])}", 8))
+            fields.append(Field(f"accuracy {percent(row['accuracy'], 1)}", 8))
         if "validation_accuracy" in row:
-            fields.append(Field(f"validation {percent(row['validation_accuracy'])}", 7))
+            fields.append(Field(f"validation {percent(row['validation_accuracy'], 1)}", 7))
         if per_second:
             what = "images" if len(trainer.splits.source.shape) == 3 else "examples"
             fields.append(Field(f"{per_second * config.batch_size:,.0f} {what}/s", 6))
@@ -232,24 +232,16 @@ class RunningMean:
         return self._sum / self._weight if self._weight else float("nan")
 
 
-def duration(seconds: float) -> str:
-    """
-    >>> duration(59.4), duration(754), duration(7260), duration(180_000)
-    ('0:59', '12:34', '2:01:00', '50:00:00')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
 def _print_epoch(trainer: Trainer, row: dict[str, Any] | None) -> None:
     if row is None:
         return
     config = trainer.config
-    validation = f", validation accuracy {percent(row['validation_accuracy'])}" if "validation_accuracy" in row else ""
+    validation = (
+        f", validation accuracy {percent(row['validation_accuracy'], 1)}" if "validation_accuracy" in row else ""
+    )
     print(
-        f"{config.method} {100 * config.sparsity:g} % {config.model} on {config.dataset}, epoch "
-        f"{row['epoch']}/{config.epochs}: loss {row['loss']:.3f}, accuracy {percent(row['accuracy'])}{validation}, "
+        f"{config.method} {percent(config.sparsity)} {config.model} on {config.dataset}, epoch "
+        f"{row['epoch']}/{config.epochs}: loss {row['loss']:.3f}, accuracy {percent(row['accuracy'], 1)}{validation}, "
         f"lr {row['lr']:.4g}",
         file=sys.stderr,
     )

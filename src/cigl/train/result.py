@@ -21,7 +21,10 @@ from cigl.train.trainer import Trainer
 
 def finish(trainer: Trainer, folder: RunFolder, pilot: float | None, trackers: Trackers) -> dict[str, Any]:
     if not all(value.isfinite().all() for value in trainer.model.state_dict().values()):
-        raise CiglError("the weights are not finite after the last step: lower lr or set clip, and train again.")
+        raise CiglError(
+            "the weights are not finite after the last step: lower lr or set clip, and train again.",
+            arguments=("lr", "clip"),
+        )
     model = trainer.finalize()
     predictor = predictor_of(trainer, model)
     temperature = pilot

@@ -23,8 +23,9 @@ from torch import Tensor, nn
 import cigl.data
 import cigl.models
 from cigl.calibrate import mixup, predict
-from cigl.common.errors import CiglError, CiglWarning, listed
+from cigl.common.errors import CiglError, CiglWarning
 from cigl.common.phases import phase
+from cigl.common.text import listed
 from cigl.data import Source, Split
 from cigl.data.check import require_readable
 from cigl.data.splits.split import WHOLE, Share
@@ -55,12 +56,18 @@ class Splits:
         train, validation = source.train, None
         if config.train_size is not None:
             if not 0 < config.train_size <= len(train):
-                raise CiglError(f"train_size is {config.train_size}, but {config.dataset} has {len(train)} examples.")
+                raise CiglError(
+                    f"train_size is {config.train_size}, but {config.dataset} has {len(train)} examples.",
+                    arguments=("train_size",),
+                )
             train = train.take(slice(config.train_size)) if config.subset == "first" else _drawn(config, source)
         if config.held_out:
             train, validation = train.divide(config.held_out, seed=config.seed if config.redraw else 0)
         if train.steps(config.batch_size, drop_last=True) == 0:
-            raise CiglError(f"{len(train)} training examples make no batch of {config.batch_size}: lower batch_size.")
+            raise CiglError(
+                f"{len(train)} training examples make no batch of {config.batch_size}: lower batch_size.",
+                arguments=("batch_size",),
+            )
         return cls(source, train, validation)
 
     def about(self) -> dict[str, Any]:
@@ -90,12 +97,12 @@ def _drawn(config: Config, source: Source) -> Split:
     train = source.train.draw(config.train_size, config.seed)
     lost = np.setdiff1d(source.train.labels.numpy(), train.labels.numpy())
     if len(lost):
-        warnings.warn(
+        warning = CiglWarning(
             f"of {config.train_size} training examples none are of {listed(source.class_names[k] for k in lost)}: "
             "raise train_size to have every class.",
-            CiglWarning,
-            stacklevel=2,
+            arguments=("train_size",),
         )
+        warnings.warn(warning, stacklevel=2)
     return train
 
 
@@ -188,7 +195,8 @@ class Trainer:
         if not math.isfinite(total):
             raise CiglError(
                 f"the loss is {total} in step {self.step + 1} (epoch {self.epoch + 1}): lower lr or set clip; the last "
-                "checkpoint is from before."
+                "checkpoint is from before.",
+                arguments=("lr", "clip"),
             )
         self._average_statistics(self.model)
         self.optimizer.step()
@@ -318,14 +326,17 @@ def _check_batch(config: Config, ranks: Ranks) -> None:
     if config.batch_size != below:
         near = f"{below} or {below + ranks.size}" if below else f"{ranks.size}"
         raise CiglError(
-            f"batch_size is {config.batch_size}, which {ranks.size} ranks can't divide into equal parts: take {near}."
+            f"batch_size is {config.batch_size}, which {ranks.size} ranks can't divide into equal parts: take {near}.",
+            arguments=("batch_size",),
         )
 
 
 def _device(name: str, ranks: Ranks) -> torch.device:
     if ranks.size > 1 and name.startswith("cuda"):
         if name != "cuda":
-            raise CiglError(f"device is {name}, but each rank needs one of its own: give device cuda.")
+            raise CiglError(
+                f"device is {name}, but each rank needs one of its own: give device cuda.", arguments=("device",)
+            )
         name = f"cuda:{ranks.on_node}"
     try:
         return torch.empty(0, device=name).device

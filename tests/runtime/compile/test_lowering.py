@@ -324,7 +324,7 @@ def test_hooks_and_a_forward_of_the_models_own_are_heard():
     check(own_layer, torch.randn(2, 4), sparsely=["Relu"])
 
 
-def test_other_operations_run_between_stretches():
+def test_other_operations_run_between_subgraphs():
     model = nn.Sequential(
         nn.Conv2d(3, 4, 3),
         nn.Softplus(),

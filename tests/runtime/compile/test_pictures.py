@@ -1,4 +1,4 @@
-"""1-D networks, channels-last stretches and transposed convolutions: on the kernels, and equal to torch."""
+"""1-D networks, channels-last subgraphs and transposed convolutions: on the kernels, and equal to torch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_convolutions_of_one_dimension(groups, inputs, kernel, stride, dilation,
     check(net, torch.randn(images, groups * inputs, length), ["Conv", "Conv"])
 
 
-def test_a_residual_network_of_one_dimension_is_one_stretch():
+def test_a_residual_network_of_one_dimension_is_one_subgraph():
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -74,7 +74,7 @@ class Block(nn.Module):
     "turn",
     [lambda x: x.permute(0, 2, 3, 1), lambda x: torch.permute(x, (0, 2, 3, 1)), lambda x: x.permute(0, -2, -1, 1)],
 )
-def test_a_convnext_is_one_stretch(turn):
+def test_a_convnext_is_one_subgraph(turn):
     net = nn.Sequential(nn.Conv2d(3, 6, 2, 2), Block(6, turn), Block(6, turn))
     for images in (1, 9):
         check(net, torch.randn(images, 3, 12, 14), ["Conv", *["Conv", "ChannelNorm", "Conv", "Conv"] * 2])

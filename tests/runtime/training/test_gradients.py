@@ -106,8 +106,8 @@ def test_the_number_of_threads_does_not_change_a_bit(kind, images, isa):
             kernels = on_kernels(model, masks)
             results.append(step(model, x.requires_grad_()))
             [network] = kernels._plans._plans.values()
-            assert len(network.stretches) == 1
-            assert {p.data_ptr() for p in network.stretches[0].parameters} == {p.data_ptr() for p in model.parameters()}
+            assert len(network.subgraphs) == 1
+            assert {p.data_ptr() for p in network.subgraphs[0].parameters} == {p.data_ptr() for p in model.parameters()}
             kernels.remove()
     assert all(results[0].equals(other) for other in results[1:])
 

@@ -460,7 +460,7 @@ def test_forwards_without_backward_use_the_same_memory():
         model(torch.randn(9, 12))
         with torch.no_grad():
             model(torch.randn(9, 12))
-    pools = [pool for plan in kernels._plans._plans.values() for pool in plan.stretches[0]._free.values()]
+    pools = [pool for plan in kernels._plans._plans.values() for pool in plan.subgraphs[0]._free.values()]
     assert [len(pool) for pool in pools] == [1, 1]  # with gradients and without
     programs = [pool[0] for pool in pools]
     for _ in range(5):

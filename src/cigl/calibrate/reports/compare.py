@@ -12,7 +12,7 @@ from cigl.calibrate.measures.bins import Array
 from cigl.calibrate.measures.intervals import percentile_interval
 from cigl.calibrate.registry import metric
 from cigl.calibrate.reports.report import Estimate, Report
-from cigl.calibrate.reports.words import cell
+from cigl.calibrate.reports.text import cell
 from cigl.common.errors import CiglError, unknown
 from cigl.common.notebook import paragraphs, table
 

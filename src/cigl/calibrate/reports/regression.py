@@ -20,8 +20,9 @@ from cigl.calibrate.measures.bins import Array
 from cigl.calibrate.measures.samples import as_tensor
 from cigl.calibrate.reports.evaluate import evaluating, forward, labels_of
 from cigl.calibrate.reports.report import RESAMPLES, Estimate
-from cigl.common.errors import CiglError, percent
+from cigl.common.errors import CiglError
 from cigl.common.notebook import preformatted
+from cigl.common.text import percent
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 CURVE = tuple(k / 20 for k in range(1, 20))

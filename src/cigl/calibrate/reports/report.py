@@ -15,7 +15,7 @@ from cigl.calibrate.measures.bins import Array, check_bins
 from cigl.calibrate.measures.metrics import root
 from cigl.calibrate.measures.samples import Samples, checked_input, measure_samples
 from cigl.calibrate.registry import BINS, Metric
-from cigl.calibrate.reports import store, words
+from cigl.calibrate.reports import store, text
 from cigl.calibrate.reports.values import Measures
 from cigl.common.errors import CiglError, unknown
 from cigl.common.notebook import paragraphs, table
@@ -183,24 +183,22 @@ class Report:
     @property
     def verdict(self) -> str:
         """The report in a sentence."""
-        return words.verdict(self)
+        return text.verdict(self)
 
     def explain(self) -> str:
         """What the numbers of the table mean."""
-        return words.explanation(self.metrics)
+        return text.explanation(self.metrics)
 
     def __str__(self) -> str:
-        return "\n".join([words.wrapped(self.verdict), "", *words.table(self)])
+        return "\n".join([text.wrapped(self.verdict), "", *text.table(self)])
 
     def _repr_html_(self) -> str:
-        return paragraphs(self.verdict, words.basis(self)) + table(words.HEAD, words.rows(self))
+        return paragraphs(self.verdict, text.basis(self)) + table(text.HEAD, text.rows(self))
 
     def __repr__(self) -> str:
-        shown = [f"{name} {words.cell(name, self.metrics[name])}" for name in ("accuracy", "nll", "gap")]
-        shown += [
-            f"{name} {words.cell('ece_15', x)}" for name, x in (("ece", self.ece), ("floor", self.ece.floor or 0))
-        ]
-        return f"<Report on {words.samples(self.n)}, {self.classes} classes: {', '.join(shown)}>"
+        shown = [f"{name} {text.cell(name, self.metrics[name])}" for name in ("accuracy", "nll", "gap")]
+        shown += [f"{name} {text.cell('ece_15', x)}" for name, x in (("ece", self.ece), ("floor", self.ece.floor or 0))]
+        return f"<Report on {text.samples(self.n)}, {self.classes} classes: {', '.join(shown)}>"
 
 
 def report(

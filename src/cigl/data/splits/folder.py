@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cigl.common.errors import CiglError, listed
+from cigl.common.errors import CiglError
 from cigl.common.images import ENDINGS, image_files
 from cigl.common.preprocessing import printable
+from cigl.common.text import listed
 
 _ANNOTATIONS = "val_annotations.txt"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from cigl.calibrate import Report
 from cigl.calibrate.reports.diagram import prepare_reliability_diagram
+from cigl.common.text import percent
 from cigl.report.evidence.figure_data import ReliabilityData
 from cigl.report.figures.charts import WIDTH, At, panels, point, svg
 from cigl.report.figures.svg import Scale, element, label, path, ticks
@@ -27,7 +28,7 @@ def diagrams(reports: Mapping[str, Report], at: At) -> str:
         shown = prepare_reliability_diagram(report)
         ece = report.ece
         aside = (
-            f"ECE {100 * ece:.1f} % [{100 * ece.low:.1f}, {100 * ece.high:.1f}], accuracy {100 * report.accuracy:.1f} %"
+            f"ECE {percent(ece, 1)} [{100 * ece.low:.1f}, {100 * ece.high:.1f}], accuracy {percent(report.accuracy, 1)}"
         )
         drawn.append((title, aside, _diagram(shown, f"{at.name}--hatch-{number}")))
     return panels(drawn, at)
@@ -64,8 +65,8 @@ def _bin(bar: Mapping[str, Any], across: Scale, up: Scale, count: Scale, hatch: 
     box = {"x": left, "width": max(width, 0.5)}
     tip = (
         f"confidence {100 * bar['low']:.0f} to {100 * bar['high']:.0f} %: {bar['count']:,} samples\n"
-        f"mean confidence {100 * bar['confidence']:.1f} %\n"
-        f"accuracy {100 * bar['accuracy']:.1f} % (95 % interval: {100 * bar['accuracy_low']:.1f} to "
+        f"mean confidence {percent(bar['confidence'], 1)}\n"
+        f"accuracy {percent(bar['accuracy'], 1)} (95 % interval: {100 * bar['accuracy_low']:.1f} to "
         f"{100 * bar['accuracy_high']:.1f} %)\n{abs(100 * gap):.1f} points {'over' if gap > 0 else 'under'}-confident"
     )
     ends = [(x, up(bar["accuracy_low"])), (x, up(bar["accuracy_high"]))]

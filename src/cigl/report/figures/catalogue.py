@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from cigl.common.text import percent
 from cigl.report.evidence.comparisons import Spread, masked_accuracies
 from cigl.report.evidence.figure_data import (
     Diagram,
@@ -37,7 +38,6 @@ from cigl.report.evidence.recognise import (
 from cigl.report.evidence.statistics import mean
 from cigl.report.figures import bins_chart, captions, charts, drawing
 from cigl.report.tables import findings
-from cigl.report.tables.text import percent
 from cigl.study.grid import Study
 
 SUFFIXES = (".svg", ".png")

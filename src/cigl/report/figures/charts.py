@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from cigl.common.text import percent
 from cigl.report.evidence.figure_data import Line, LinesData, MasksData, Panel, PolygonsData, place
 from cigl.report.figures.styles import Look, looks
 from cigl.report.figures.svg import Scale, element, label, marker, padded, path, stroke, text, ticks
-from cigl.report.tables.text import percent
 
 WIDTH, HEIGHT = 380, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 8, 8, 44  # margins

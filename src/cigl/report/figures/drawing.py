@@ -9,6 +9,7 @@ from typing import Any
 
 from cigl.calibrate import Report, reliability_diagrams
 from cigl.calibrate.reports.diagram import save_figure
+from cigl.common.text import percent
 from cigl.report.evidence.figure_data import Line, LinesData, MasksData, Panel, PolygonsData, ReliabilityData, place
 from cigl.report.figures.styles import COLORS, DASHES, MARKERS, Look, looks
 
@@ -164,7 +165,7 @@ def plot_polygons(data: PolygonsData, path: Path) -> None:
                     label=_label(line.label),
                 )
                 axis.fill(angles, values, color=COLORS[style.color], alpha=0.12)
-            axis.set_xticks(angles, [f"{100 * s:.6g} %" for s in panel.sparsity], fontsize=_SMALL)
+            axis.set_xticks(angles, [percent(s) for s in panel.sparsity], fontsize=_SMALL)
             axis.set_ylim(0, top)
             axis.yaxis.set_major_locator(MaxNLocator(4, prune="lower"))
             axis.set_rlabel_position(180 / corners)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from cigl.common.text import count, percent
 from cigl.report.evidence.measurements import Evidence, Run
 from cigl.report.evidence.metrics import lookup, tabulated
 from cigl.report.evidence.recognise import relation_to_paper
@@ -17,7 +18,6 @@ from cigl.report.figures.charts import At
 from cigl.report.figures.svg import text as _text
 from cigl.report.page.document import document
 from cigl.report.tables.formats import NOTHING, Entry, Table
-from cigl.report.tables.text import count, percent
 
 _READING = (
     "ECE, the expected calibration error, is the mean distance between a network's confidence and its accuracy: 0.05 "

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cigl.common.errors import CiglError
+from cigl.common.text import percent
 from cigl.report.evidence.comparisons import change, masked_accuracies, relative
 from cigl.report.evidence.measurements import Evidence, Run
 from cigl.report.evidence.metrics import (
@@ -31,7 +32,7 @@ from cigl.report.tables.entries import change_entry, difference_entry, mean_entr
 from cigl.report.tables.findings import compare, sign
 from cigl.report.tables.formats import EMPTY, Entry, Table
 from cigl.report.tables.matrix import matrix
-from cigl.report.tables.text import percent, signed
+from cigl.report.tables.text import signed
 from cigl.sparsify.methods import catalogue as methods
 from cigl.study.grid import Study
 from cigl.train.config import Config

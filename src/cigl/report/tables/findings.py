@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cigl.common.text import count, percent
 from cigl.report.evidence.comparisons import change, relative
 from cigl.report.evidence.figure_data import LinesData, MasksData, Panel, Polygon, PolygonsData
 from cigl.report.evidence.measurements import Evidence
 from cigl.report.evidence.metrics import ACCURACY, ECE
 from cigl.report.evidence.recognise import of_kind
 from cigl.report.evidence.statistics import OverSeeds, difference
-from cigl.report.tables.text import count, percent, percents, signed, span
-from cigl.report.tables.turns import turning_points
+from cigl.report.tables.extrema import turning_points
+from cigl.report.tables.text import percents, signed, span
 
 # By the sign of the significant changes of ECE and accuracy; 0 where a change is not significant.
 _VERDICTS = {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from cigl.common.text import percent
 from cigl.report.evidence import paper
 from cigl.report.evidence.measurements import Evidence
 from cigl.report.tables.entries import paper_entry
 from cigl.report.tables.formats import EMPTY, Entry, Table
-from cigl.report.tables.text import percent
 
 
 def matrix(

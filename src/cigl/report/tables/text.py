@@ -1,16 +1,8 @@
-"""Numbers as people read them."""
+"""Several numbers, or one with its sign, as a report shows them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-
-def percent(sparsity: float) -> str:
-    """
-    >>> percent(0.999), percent(0.8)
-    ('99.9 %', '80 %')
-    """
-    return f"{100 * sparsity:.6g} %"
 
 
 def percents(sparsities: Sequence[float]) -> str:
@@ -36,11 +28,3 @@ def span(values: Sequence[float], form: str) -> str:
     """
     low, high = (form.format(value).replace("-", "−") for value in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
-
-
-def count(number: int, one: str, more: str = "") -> str:
-    """
-    >>> count(1, "seed"), count(3, "sparsity", "sparsities")
-    ('1 seed', '3 sparsities')
-    """
-    return f"{number:,} {one if number == 1 else more or one + 's'}"

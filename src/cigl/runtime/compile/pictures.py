@@ -1,7 +1,7 @@
 """Pictures that a model holds in other shapes: kernels have (images, channels, height, width) only.
 
 1-D convolutions work on (images, channels, length), a picture of height 1. ConvNeXts and others turn their pictures to
-(images, height, width, channels) for linear layers and layer norms, and back. Here such stretches become operations on
+(images, height, width, channels) for linear layers and layer norms, and back. Here such subgraphs become operations on
 the pictures themselves: a linear layer is a convolution with a kernel of 1.
 """
 

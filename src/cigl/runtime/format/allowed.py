@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cigl.common.errors import CiglError, one_line
+from cigl.common.errors import CiglError
+from cigl.common.text import one_line
 
 _LARGEST = 2**31 - 1
 

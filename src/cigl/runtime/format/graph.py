@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-from cigl.common.errors import CiglError, one_line
+from cigl.common.errors import CiglError
+from cigl.common.text import one_line
 from cigl.runtime.compile.capture import Capture, Captured
 from cigl.runtime.format.allowed import FUNCTIONS, RECORDED
 from cigl.runtime.network.inputs import Signature

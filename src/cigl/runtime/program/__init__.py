@@ -1,1 +1,1 @@
-"""The backend: a stretch of a network as one call into C++ kernels that skip the zeros."""
+"""The backend: a subgraph of a network as one call into C++ kernels that skip the zeros."""

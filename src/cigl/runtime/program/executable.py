@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from cigl.common.errors import CiglError
-from cigl.runtime.network.operations import ACTIVATIONS, Pair
+from cigl.runtime.network.operations import ACTIVATIONS, Pair, multiply_adds
 from cigl.runtime.program import library
 from cigl.runtime.program.interface import ProgramStruct, StepStruct, View
 from cigl.runtime.program.layout import Layout, up
@@ -259,8 +259,9 @@ def _row_vectors(shapes: Sequence[tuple[int, ...]], width: int) -> int:
 
 def _work(step: Step) -> int:
     """Multiply-adds per image, or numbers written."""
-    size = math.prod(step.out.shape)
-    return size if step.packed is None else len(step.packed.values) * size // step.packed.outputs
+    if step.packed is None:
+        return math.prod(step.out.shape)
+    return multiply_adds(len(step.packed.values), step.packed.outputs, step.out.shape)
 
 
 def _extent(step: Step, packed: Packed) -> Pair:

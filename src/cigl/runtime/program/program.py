@@ -1,4 +1,4 @@
-"""A stretch of a network as one call into the kernels: operations are recorded, prepared once, and then run.
+"""A subgraph of a network as one call into the kernels: operations are recorded, prepared once, and then run.
 
 >>> import torch
 >>> from cigl.runtime.compile import operations as op

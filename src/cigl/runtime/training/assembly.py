@@ -217,7 +217,10 @@ class Assembly:
         offsets = order.channel.astype(np.int64) * x.channel + down.astype(np.int64) * x.row
         offsets += right.astype(np.int64) * self.layout.lanes
         if offsets.size and np.abs(offsets).max() >= 1 << 31:
-            raise CiglError("an activation is too large for the sparse kernels: attach with kernels='masked'.")
+            raise CiglError(
+                "an activation is too large for the sparse kernels: attach with kernels='masked'.",
+                arguments=("kernels",),
+            )
         return {"blocks": order.blocks, "rows": order.rows, "offsets": offsets.astype(np.int32)}
 
     def values_of(self, weights: Weights) -> Floats:

@@ -31,7 +31,7 @@ from cigl.runtime.training.network import is_plain
 from cigl.runtime.training.plans import Plans
 from cigl.runtime.training.rule import may_be_worth
 from cigl.runtime.training.single import SelfAttention, SingleLayer
-from cigl.runtime.training.stretch import Stretch
+from cigl.runtime.training.subgraph import Subgraph
 from cigl.runtime.training.updates import ActiveUpdates
 from cigl.runtime.training.verify import Budget, NotDifferentiable, Replay
 from cigl.runtime.training.weights import Patterns, Positions
@@ -105,7 +105,10 @@ class TrainingKernels:
     def _say_compiled(self) -> None:
         what = "model.compile() runs the model as dense layers, so nothing runs on sparse kernels"
         if self._insist:
-            raise CiglError(f"kernels='sparse' is not possible: {what}; leave it out, or use kernels='auto'.")
+            raise CiglError(
+                f"kernels='sparse' is not possible: {what}; leave it out, or use kernels='auto'.",
+                arguments=("kernels",),
+            )
         self._refused(what)
 
     def remove(self) -> None:
@@ -125,7 +128,7 @@ class TrainingKernels:
             self._used_elsewhere.add(parameter)
 
     def made(self, parameter: nn.Parameter, gradient: Tensor) -> bool:
-        """Whether this is the gradient that a stretch has returned, with nothing added to it."""
+        """Whether this is the gradient that a subgraph has returned, with nothing added to it."""
         return self._patterns.made(parameter, gradient)
 
     def masked(self, parameter: nn.Parameter, gradient: Tensor) -> None:
@@ -253,9 +256,9 @@ class TrainingKernels:
         is_compared = not self._plans.is_due(plan, everything=self._budget.allows())
         self._alone = plan.alone if is_whole and is_compared else frozenset()
         self._torch_reads(self._alone)
-        for stretch in plan.stretches:
-            stretch.check = None if is_compared else self._plans.check
-            self.sparse.update(stretch.parameters)
+        for subgraph in plan.subgraphs:
+            subgraph.check = None if is_compared else self._plans.check
+            self.sparse.update(subgraph.parameters)
         return plan(args)
 
     def _uncaptured(self) -> None:
@@ -358,11 +361,11 @@ class TrainingKernels:
         def choose(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Forward | None:
             if len(args) != 1 or kwargs or not _is_plain(args[0]):
                 return None
-            stretch = self._allowed(layer.stretch(args[0]))
-            if stretch is None:
+            subgraph = self._allowed(layer.subgraph(args[0]))
+            if subgraph is None:
                 return None
             own = module.forward
-            return lambda x: own(x) if (found := stretch.run([x])) is None else found[0]
+            return lambda x: own(x) if (found := subgraph.run([x])) is None else found[0]
 
         return choose
 
@@ -373,20 +376,20 @@ class TrainingKernels:
         def choose(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Forward | None:
             if not args or not _is_plain(args[0]) or not attention.fits(*args, **kwargs):
                 return None
-            return attention.forward if self._allowed(attention.project.stretch(args[0])) is not None else None
+            return attention.forward if self._allowed(attention.project.subgraph(args[0])) is not None else None
 
         return choose
 
-    def _allowed(self, stretch: Stretch | None) -> Stretch | None:
-        """A layer's stretch, unless it has computed something else than torch; compared in its first step."""
-        if stretch is None or not all(map(self._plans.may_run, stretch.parameters)):
+    def _allowed(self, subgraph: Subgraph | None) -> Subgraph | None:
+        """A layer's subgraph, unless it has computed something else than torch; compared in its first step."""
+        if subgraph is None or not all(map(self._plans.may_run, subgraph.parameters)):
             return None
-        weight = stretch.parameters[0]
-        stretch.check = None if weight in self._compared_layers else self._plans.check
+        weight = subgraph.parameters[0]
+        subgraph.check = None if weight in self._compared_layers else self._plans.check
         if torch.is_grad_enabled():
             self._compared_layers.add(weight)
-        self.sparse.update(stretch.parameters)
-        return stretch
+        self.sparse.update(subgraph.parameters)
+        return subgraph
 
     # Conditions
 
@@ -461,7 +464,7 @@ def _is_simple(conv: nn.Conv2d) -> bool:
     return conv.groups == 1 and tuple(conv.dilation) == (1, 1) and conv.padding_mode == "zeros"
 
 
-def impossible(model: nn.Module, parameters: Sequence[nn.Parameter]) -> str:
+def unsupported_reason(model: nn.Module, parameters: Sequence[nn.Parameter]) -> str:
     """Why none of these parameters can run on sparse kernels here, or nothing."""
     if not library.available():
         return library.reason().rstrip(".")

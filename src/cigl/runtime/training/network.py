@@ -1,7 +1,8 @@
-"""A captured graph on inputs of one kind: stretches on sparse kernels, torch for the rest."""
+"""A captured graph on inputs of one kind: subgraphs on sparse kernels, torch for the rest."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from cigl.runtime.program.steps import per_image
 from cigl.runtime.schedule import by_images, staged
 from cigl.runtime.training.capture.graphs import LoweredGraph
 from cigl.runtime.training.rule import is_worth
-from cigl.runtime.training.stretch import Stretch, is_known, multiply_adds
+from cigl.runtime.training.subgraph import Subgraph, is_known
 from cigl.runtime.training.weights import Patterns
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
@@ -32,19 +33,19 @@ class _TorchCall:
 
 
 class _KernelCall:
-    """A stretch, with the inputs of the graph that are its parameters."""
+    """A subgraph, with the inputs of the graph that are its parameters."""
 
-    def __init__(self, stretch: Stretch, parameters: Sequence[int], in_torch: Sequence[_TorchCall]):
-        self.stretch, self._parameters, self._in_torch = stretch, parameters, in_torch
+    def __init__(self, subgraph: Subgraph, parameters: Sequence[int], in_torch: Sequence[_TorchCall]):
+        self.subgraph, self._parameters, self._in_torch = subgraph, parameters, in_torch
 
     def __call__(self, values: dict[int, Any]) -> None:
-        inputs = [values[value] for value in self.stretch.inputs]
-        results = self.stretch.run(inputs, [values[value] for value in self._parameters])
+        inputs = [values[value] for value in self.subgraph.inputs]
+        results = self.subgraph.run(inputs, [values[value] for value in self._parameters])
         if results is None:  # they were not what torch computes
             for call in self._in_torch:
                 call(values)
         else:
-            values |= zip(self.stretch.outputs, results, strict=True)
+            values |= zip(self.subgraph.outputs, results, strict=True)
 
 
 class PartitionedModel:
@@ -69,8 +70,8 @@ class PartitionedModel:
         self._calls: list[_TorchCall | _KernelCall] = [_TorchCall(unit) for unit in early.values()]
         for part in _between_effects({n: unit for n, unit in units.items() if n not in early}):
             self._calls += self._assigned(part, units)
-        self.stretches = [call.stretch for call in self._calls if isinstance(call, _KernelCall)]
-        self.alone = self._read_by_stretches_alone()
+        self.subgraphs = [call.subgraph for call in self._calls if isinstance(call, _KernelCall)]
+        self.alone = self._read_by_subgraphs_alone()
 
     def __call__(self, args: Sequence[Any]) -> Any:
         values: dict[int, Any] = dict(self._network.constants)
@@ -91,19 +92,19 @@ class PartitionedModel:
                 if is_program and self._is_worth(chosen):
                     others = read | {value for n, unit in stage.items() if n not in chosen for value in unit.inputs}
                     layer = self._lowered.layers.__getitem__
-                    stretch = Stretch(chosen, shapes, others, layer, self._patterns, self._threads)
-                    yield _KernelCall(stretch, [self._values[id(p)] for p in stretch.parameters], in_torch)
+                    subgraph = Subgraph(chosen, shapes, others, layer, self._patterns, self._threads)
+                    yield _KernelCall(subgraph, [self._values[id(p)] for p in subgraph.parameters], in_torch)
                 else:
                     yield from in_torch
 
-    def _read_by_stretches_alone(self) -> frozenset[nn.Parameter]:
-        """The weights of layers that only run in stretches."""
+    def _read_by_subgraphs_alone(self) -> frozenset[nn.Parameter]:
+        """The weights of layers that only run in subgraphs."""
         torch_reads = {value for call in self._calls if isinstance(call, _TorchCall) for value in call.inputs}
         torch_reads.update(self._network.results())
         layers = [
             self._lowered.layers[unit.module]
-            for stretch in self.stretches
-            for unit in stretch.units
+            for subgraph in self.subgraphs
+            for unit in subgraph.units
             if unit.module is not None and isinstance(unit.operation, op.Layer)
         ]
         weights: list[nn.Parameter] = [layer.weight for layer in layers]  # type: ignore[misc]
@@ -130,7 +131,8 @@ class PartitionedModel:
         dense = sparse = 0.0
         for unit in units.values():
             if isinstance(unit.operation, op.Layer) and unit.module is not None:
-                work = multiply_adds(unit.operation, shapes[unit.outputs[0]])
+                size = unit.operation.weight.shape
+                work = op.multiply_adds(math.prod(size), size[0], shapes[unit.outputs[0]] or (0,))
                 weight: Any = self._lowered.layers[unit.module].weight
                 dense, sparse = dense + work, sparse + work * self._patterns.density(weight)
         shape = next(shapes[value] for unit in units.values() for value in unit.inputs)
@@ -169,6 +171,6 @@ def is_plain(module: nn.Module) -> bool:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Whether its elements fill a stretch of memory, in whatever order: a gradient has the same strides then."""
+    """Whether its elements fill a piece of memory, in whatever order: a gradient has the same strides then."""
     reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.numel() in (0, reach)

@@ -41,12 +41,12 @@ class Plans:
             key = (kind, torch.get_num_threads())
             lowered = self._lower(kind, graph, args)
             plan = None if lowered is None else self._partitioned(lowered, kind)
-            self._plans[key] = plan if plan is not None and plan.stretches else None
+            self._plans[key] = plan if plan is not None and plan.subgraphs else None
             if len(self._plans) > _SHAPES:
                 self._plans.popitem(last=False)
         self._plans.move_to_end(key)
         plan = self._plans[key]
-        if plan is not None and any(not self.may_run(weight) for s in plan.stretches for weight in s.parameters):
+        if plan is not None and any(not self.may_run(weight) for s in plan.subgraphs for weight in s.parameters):
             del self._plans[key]
             return self.of(graph, args)
         return plan
@@ -73,8 +73,8 @@ class Plans:
     def release(self) -> None:
         """Give up the memory of programs."""
         for plan in self._plans.values():
-            for stretch in () if plan is None else plan.stretches:
-                stretch.release()
+            for subgraph in () if plan is None else plan.subgraphs:
+                subgraph.release()
         self._plans.clear()
 
     def _kind(self, graph: fx.GraphModule, args: Sequence[Any]) -> tuple[Any, ...]:

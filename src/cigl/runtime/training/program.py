@@ -1,4 +1,4 @@
-"""A stretch of a network in training: its forward and its backward as one call into the kernels each."""
+"""A subgraph of a network in training: its forward and its backward as one call into the kernels each."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ FEWEST_IMAGES = 8  # or rows: with fewer, a part of every vector is empty
 
 
 def is_worth(dense: float, sparse: float, images: int, pixels: bool) -> bool:
-    """For a stretch of so many multiply-adds, dense and on the active weights alone; ``pixels``: with convolutions."""
+    """For a subgraph of so many multiply-adds, dense and on the active weights alone; ``pixels``: with convolutions."""
     most = WORTH[library.isa()] * (1 if pixels else WITHOUT_PIXELS)
     return images >= FEWEST_IMAGES and dense >= LEAST_WORK and sparse <= most * dense
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +17,7 @@ from cigl.runtime.program.steps import per_image
 from cigl.runtime.training.capture.attention import mix_heads
 from cigl.runtime.training.network import is_plain
 from cigl.runtime.training.rule import is_worth
-from cigl.runtime.training.stretch import Stretch
+from cigl.runtime.training.subgraph import Subgraph
 from cigl.runtime.training.weights import Patterns
 
 _SHAPES = 6  # of inputs, whose programs are kept; the one not used for longest goes first
@@ -31,7 +30,7 @@ class SingleLayer:
         self._module, self._patterns, self._insist = module, patterns, insist
         self._names = weight, bias
         self._own = self._tensors()
-        self._stretches: OrderedDict[Any, Stretch | None] = OrderedDict()
+        self._subgraphs: OrderedDict[Any, Subgraph | None] = OrderedDict()
         self._version = patterns.version
 
     def _tensors(self) -> tuple[nn.Parameter, nn.Parameter | None]:
@@ -41,7 +40,7 @@ class SingleLayer:
     def weight(self) -> nn.Parameter:
         return getattr(self._module, self._names[0])  # type: ignore[no-any-return]
 
-    def stretch(self, x: Tensor) -> Stretch | None:
+    def subgraph(self, x: Tensor) -> Subgraph | None:
         """For an input like this one, or None where torch is faster or the kernels can't."""
         tensors = self._tensors()
         if any(now is not own for now, own in zip(tensors, self._own, strict=True)):
@@ -49,35 +48,35 @@ class SingleLayer:
         threads = torch.get_num_threads()
         kinds = tuple(t is not None and (t.requires_grad, t.stride(), t.dtype) for t in tensors)
         if self._version != self._patterns.version:  # a program of an earlier topology only takes memory
-            self._stretches.clear()
+            self._subgraphs.clear()
             self._version = self._patterns.version
         key = (x.shape, kinds, threads)
-        if key not in self._stretches:
-            self._stretches[key] = self._make(x, threads)
-            if len(self._stretches) > _SHAPES:
-                self._stretches.popitem(last=False)
-        self._stretches.move_to_end(key)
-        return self._stretches[key]
+        if key not in self._subgraphs:
+            self._subgraphs[key] = self._make(x, threads)
+            if len(self._subgraphs) > _SHAPES:
+                self._subgraphs.popitem(last=False)
+        self._subgraphs.move_to_end(key)
+        return self._subgraphs[key]
 
     def release(self) -> None:
-        for stretch in self._stretches.values():
-            if stretch is not None:
-                stretch.release()
-        self._stretches.clear()
+        for subgraph in self._subgraphs.values():
+            if subgraph is not None:
+                subgraph.release()
+        self._subgraphs.clear()
 
-    def _make(self, x: Tensor, threads: int) -> Stretch | None:
+    def _make(self, x: Tensor, threads: int) -> Subgraph | None:
         operation, output = self._operation(x)
         if operation is None or not is_plain(self._module) or not x.numel():
             return None
         weight = self.weight
-        dense = math.prod(output) // weight.shape[0] * weight.numel()
+        dense = op.multiply_adds(weight.numel(), weight.shape[0], output)
         sparse, images = dense * self._patterns.density(weight), per_image(x.shape)[0]
         if not self._insist and not is_worth(dense, sparse, images, pixels=weight.dim() == 4):
             return None
         unit = Unit("layer", operation, (0,), (1,), "")
         shapes = {0: tuple(x.shape), 1: output}
         holder = _Holder(weight, getattr(self._module, self._names[1]))
-        return Stretch({0: unit}, shapes, {1}, lambda path: holder, self._patterns, threads)
+        return Subgraph({0: unit}, shapes, {1}, lambda path: holder, self._patterns, threads)
 
     def _operation(self, x: Tensor) -> tuple[op.Operation | None, tuple[int, ...]]:
         weight = Weight(torch.empty_like(self.weight, device="meta"), None)
@@ -96,7 +95,7 @@ class SingleLayer:
 
 
 class _Holder(nn.Module):
-    """A weight and a bias under the names that a stretch looks for."""
+    """A weight and a bias under the names that a subgraph looks for."""
 
     def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None):
         super().__init__()
@@ -111,7 +110,7 @@ class SelfAttention:
         module: nn.MultiheadAttention,
         patterns: Patterns,
         insist: bool,
-        allowed: Callable[[Stretch | None], Stretch | None],
+        allowed: Callable[[Subgraph | None], Subgraph | None],
     ):
         self._module, self._allowed = module, allowed
         self.project = SingleLayer(module, patterns, insist, "in_proj_weight", "in_proj_bias")
@@ -142,7 +141,7 @@ class SelfAttention:
         return (y.transpose(0, 1) if module.batch_first else y), None
 
     def _apply(self, layer: SingleLayer, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        stretch = self._allowed(layer.stretch(x))
-        found = None if stretch is None else stretch.run([x])
+        subgraph = self._allowed(layer.subgraph(x))
+        found = None if subgraph is None else subgraph.run([x])
         assert weight is not None
         return F.linear(x, weight, bias) if found is None else found[0]

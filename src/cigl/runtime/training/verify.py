@@ -2,7 +2,7 @@
 
 Two nets. A step of the whole model that torch computes anyway (the first, and those that need a dense gradient) is
 computed once more by the captured graph on kernels, from the same weights, statistics and random numbers, before the
-weights move: this compares the capture, too. And a stretch of which no such step was compared is compared with torch
+weights move: this compares the capture, too. And a subgraph of which no such step was compared is compared with torch
 where it first runs: outputs when they are there, gradients in the backward.
 
 Both round differently, and a network may magnify that: behind a batch norm over equal values, or where a ReLU's input
@@ -26,7 +26,7 @@ from cigl.runtime.training.weights import Patterns
 
 if TYPE_CHECKING:
     from cigl.runtime.training.network import PartitionedModel
-    from cigl.runtime.training.stretch import Stretch
+    from cigl.runtime.training.subgraph import Subgraph
 
 # Norm of the difference over the norm itself. Rounding gives 1e-7 to 1e-5 where nothing magnifies it.
 OUTPUTS, GRADIENTS = 1e-3, 1e-2
@@ -125,23 +125,23 @@ class Budget:
 
 
 class Check:
-    """Of stretches in their first step. ``refuse`` is told which weights kernels must not compute with, and why."""
+    """Of subgraphs in their first step. ``refuse`` is told which weights kernels must not compute with, and why."""
 
     def __init__(self, patterns: Patterns, refuse: Callable[[Iterable[nn.Parameter], str], None], budget: Budget):
         self._patterns, self._refuse, self._budget = patterns, refuse, budget
 
-    def outputs_agree(self, stretch: Stretch, ours: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
+    def outputs_agree(self, subgraph: Subgraph, ours: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
         with torch.no_grad(), self._budget.spending():
-            theirs = stretch.in_torch(inputs)
+            theirs = subgraph.in_torch(inputs)
             shaped = [each.view(other.shape) for each, other in zip(ours, theirs, strict=True)]
-            worst = beyond_rounding(shaped, theirs, OUTPUTS, lambda rounded: stretch.in_torch(inputs, rounded=rounded))
-        return self._agree(stretch, worst, "outputs")
+            worst = beyond_rounding(shaped, theirs, OUTPUTS, lambda rounded: subgraph.in_torch(inputs, rounded=rounded))
+        return self._agree(subgraph, worst, "outputs")
 
     def torch_gradients(
-        self, stretch: Stretch, ours: Tensors, in_torch: Callable[[Rounded], Tensors]
+        self, subgraph: Subgraph, ours: Tensors, in_torch: Callable[[Rounded], Tensors]
     ) -> Tensors | None:
         """torch's, if ours are others. Of a sparse weight where it is not zero: elsewhere kernels compute none."""
-        tensors = [*[None] * len(stretch.inputs), *stretch.parameters]
+        tensors = [*[None] * len(subgraph.inputs), *subgraph.parameters]
 
         def shown(gradients: Tensors) -> Tensors:
             return [
@@ -152,15 +152,15 @@ class Check:
         with self._budget.spending():
             theirs = in_torch(_unchanged)
             worst = beyond_rounding(shown(ours), shown(theirs), GRADIENTS, lambda rounded: shown(in_torch(rounded)))
-        return None if self._agree(stretch, worst, "gradients") else theirs
+        return None if self._agree(subgraph, worst, "gradients") else theirs
 
-    def _agree(self, stretch: Stretch, worst: float, what: str) -> bool:
+    def _agree(self, subgraph: Subgraph, worst: float, what: str) -> bool:
         if not worst:
             return True
-        names = [unit.name for unit in stretch.units if unit.module is not None]
+        names = [unit.name for unit in subgraph.units if unit.module is not None]
         where = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         self._refuse(
-            stretch.parameters,
+            subgraph.parameters,
             f"{what} of {where} on sparse kernels differ from torch's by {worst:.2g} of their size, so they run "
             "in torch",
         )

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from cigl.common.errors import CiglError
 from cigl.sparsify.optimizers.wrappers import Followed, load_hooks
@@ -86,19 +85,6 @@ def remove_hooks(model: nn.Module) -> None:
 def is_attached(model: nn.Module) -> bool:
     hooks = (hook for module in model.modules() for hook in module._forward_pre_hooks.values())
     return any(isinstance(hook, Hook) and hook.function is not None for hook in hooks)
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """The user's own module inside ``torch.compile`` and DistributedDataParallel."""
-    while True:
-        if isinstance(model, DataParallel):
-            raise CiglError("DataParallel copies the weights before the masks act: use DistributedDataParallel.")
-        if isinstance(model, DistributedDataParallel):
-            model = model.module
-        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
-            model = model._orig_mod  # type: ignore[assignment]
-        else:
-            return model
 
 
 class Binding:

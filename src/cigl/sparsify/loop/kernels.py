@@ -90,9 +90,12 @@ def check_kind(kind: object) -> None:
 
 def check_possible(kind: str, model: nn.Module, parameters: Sequence[nn.Parameter]) -> None:
     """Refuse "sparse" where nothing could run so."""
-    reason = _impossible(model, parameters) if kind == "sparse" else ""
+    reason = _unsupported_reason(model, parameters) if kind == "sparse" else ""
     if reason:
-        raise CiglError(f"kernels='sparse' is not possible: {reason}; use kernels='auto' or 'masked'.")
+        raise CiglError(
+            f"kernels='sparse' is not possible: {reason}; use kernels='auto' or kernels='masked'.",
+            arguments=("kernels",),
+        )
 
 
 def make(
@@ -108,7 +111,7 @@ def make(
     ``needs_dense`` says of the step under way whether the method needs its dense gradient. ``needs_z`` is called before
     torch reads weights whose Z the kernels hold. ``uncounted`` takes the hooks away that count calls in the first step.
     """
-    if kind == "masked" or _impossible(model, [layer.parameter for layer in layers]):
+    if kind == "masked" or _unsupported_reason(model, [layer.parameter for layer in layers]):
         return NoKernels()
     active = {layer.parameter: layer.active for layer in layers}
     made: Kernels = _implementation().TrainingKernels(
@@ -117,10 +120,10 @@ def make(
     return made
 
 
-def _impossible(model: nn.Module, parameters: Sequence[nn.Parameter]) -> str:
+def _unsupported_reason(model: nn.Module, parameters: Sequence[nn.Parameter]) -> str:
     if any(is_sharded(parameter) for parameter in parameters):
         return "the parameters are sharded, and FSDP computes with gathered, dense ones"
-    reason: str = _implementation().impossible(model, parameters)
+    reason: str = _implementation().unsupported_reason(model, parameters)
     return reason
 
 

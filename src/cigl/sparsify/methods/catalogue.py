@@ -20,9 +20,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from cigl.common.errors import CiglError, percent, unknown
+from cigl.common.errors import CiglError, unknown
 from cigl.common.numbers import is_number
 from cigl.common.references import load_reference
+from cigl.common.text import percent
 from cigl.sparsify.methods.averaging import Collection, Mean, Snapshots
 from cigl.sparsify.methods.options import Option, check, options_of
 from cigl.sparsify.methods.schedule import CycleTimetable, Decay, Rise, Timetable, constant, cosine, rate_at, rise
@@ -300,7 +301,8 @@ class SupTickets(RigL):
         if table.first_cycle >= table.steps:
             raise CiglError(
                 f"no cycle of {self.cycle_epochs} epochs fits after {percent(self.average_from or 0.0, 0)} of {epochs} "
-                "epochs: train longer, or lower average_from or cycle_epochs."
+                "epochs: train longer, or lower average_from or cycle_epochs.",
+                arguments=("average_from",),
             )
         return table
 

@@ -39,7 +39,7 @@ class Option:
                 return {"true": True, "false": False}[text.strip().lower()]
             return self.type(text)
         except (KeyError, ValueError) as error:
-            raise CiglError(f"{self.name} is {text!r}: give {_words(self)}.") from error
+            raise CiglError(f"{self.name} is {text!r}: give {_words(self)}.", arguments=(self.name,)) from error
 
     def check(self, value: object) -> None:
         if self.choices and value not in self.choices:
@@ -49,7 +49,7 @@ class Option:
         else:
             fits = isinstance(value, self.type)
         if not fits:
-            raise CiglError(f"{self.name} is {value!r}: give {_words(self)}.")
+            raise CiglError(f"{self.name} is {value!r}: give {_words(self)}.", arguments=(self.name,))
 
 
 def _words(option: Option) -> str:
@@ -88,9 +88,14 @@ def check(method: Method) -> None:
     """Refuse values that can't work, in one sentence."""
     every, drop = method.update_every, method.drop_fraction
     if every is not None and (not is_whole(every) or every < 1):
-        raise CiglError(f"update_every is {every!r}: give a whole number of steps, at least 1.")
+        raise CiglError(
+            f"update_every is {every!r}: give a whole number of steps, at least 1.", arguments=("update_every",)
+        )
     if drop is not None and not (isinstance(drop, Decay) and is_number(drop.start) and 0 <= drop.start <= 1):
-        raise CiglError(f"drop_fraction is {drop!r}: give a share from 0 to 1, or for example cigl.linear(0.3).")
+        raise CiglError(
+            f"drop_fraction is {drop!r}: give a share from 0 to 1, or for example cigl.linear(0.3).",
+            arguments=("drop_fraction",),
+        )
     if isinstance(method.random_mask, Rise):
         _check_rise(method.random_mask)
     else:
@@ -109,7 +114,7 @@ def check(method: Method) -> None:
 
 def _check_share(name: str, value: Any, below_1: bool = False) -> None:
     if value is not None and not (is_number(value) and 0 <= value <= 1 and not (below_1 and value == 1)):
-        raise CiglError(f"{name} is {value!r}: give a share in [0, 1{')' if below_1 else ']'}.")
+        raise CiglError(f"{name} is {value!r}: give a share in [0, 1{')' if below_1 else ']'}.", arguments=(name,))
 
 
 def _check_rise(rise: Rise) -> None:
@@ -118,5 +123,6 @@ def _check_rise(rise: Rise) -> None:
     if not (is_number(rise.begin) and is_number(rise.until) and 0 <= rise.begin <= rise.until <= 1):
         raise CiglError(
             f"random_mask would rise from {rise.begin!r} to {rise.until!r} of training: give two shares in [0, 1], the "
-            "first not above the second, so that it ends with training or before."
+            "first not above the second, so that it ends with training or before.",
+            arguments=("random_mask",),
         )

@@ -11,7 +11,8 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from cigl.common.errors import CiglError, CiglWarning, percent
+from cigl.common.errors import CiglError, CiglWarning
+from cigl.common.text import percent
 from cigl.sparsify.parameters.geometry import layout_of
 
 _RECOMPUTED = {
@@ -71,7 +72,7 @@ def warn_of_dense_majority(selected: int, dense: Mapping[str, nn.Parameter], sta
     else:
         way_in = f"make it sparse too with layers={{{largest!r}: True}}"
     message = (
-        f"only {percent(share)} of the model's matrix weights are made sparse, and the largest that stays dense is "
+        f"only {percent(share, 1)} of the model's matrix weights are made sparse, and the largest that stays dense is "
         f"{largest} ({sizes[largest]:,} weights): {way_in}, or keep it dense without this warning with "
         f"layers={{{largest!r}: False}}."
     )

@@ -10,7 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cigl.common.errors import CiglWarning, one_line
+from cigl.common.errors import CiglWarning
+from cigl.common.text import one_line
 from cigl.integrations.trackers import Tracker, check_trackers, names_of, open_tracker
 
 if TYPE_CHECKING:

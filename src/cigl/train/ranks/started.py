@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
@@ -27,8 +27,8 @@ class Started(NamedTuple):
 class RanksEnded(CiglError):
     """All ranks end. The message is empty on all but one."""
 
-    def __init__(self, message: str, exit_code: int = 1):
-        super().__init__(message)
+    def __init__(self, message: str, exit_code: int = 1, arguments: Iterable[str] = ()):
+        super().__init__(message, arguments=arguments)
         self.exit_code = exit_code
 
 

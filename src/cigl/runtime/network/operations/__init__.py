@@ -14,11 +14,11 @@ from cigl.runtime.network.operations.elementwise import (
     Norm,
     Relu,
 )
-from cigl.runtime.network.operations.layers import Conv, ConvTranspose, Layer, Linear
+from cigl.runtime.network.operations.layers import Conv, ConvTranspose, Layer, Linear, multiply_adds
 from cigl.runtime.network.operations.windows import AvgPool, ChannelNorm, LayerNorm, MaxPool, Mean, Softmax
 
 __all__ = [
     "ACTIVATIONS", "Activation", "Add", "AvgPool", "BatchNorm", "ChannelNorm", "Concat", "Conv", "ConvTranspose",
     "Hole", "Identity", "InTorch", "Layer", "LayerNorm", "Linear", "MaxPool", "Mean", "Method", "Multiply", "Norm",
-    "OnLine", "Operation", "Pair", "Relu", "Softmax", "filled",
+    "OnLine", "Operation", "Pair", "Relu", "Softmax", "filled", "multiply_adds",
 ]  # fmt: skip

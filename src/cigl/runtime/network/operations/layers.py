@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,15 @@ from torch import Tensor
 from cigl.runtime.network.operations.base import Operation, Pair
 from cigl.runtime.network.operations.elementwise import activated, normed, plus
 from cigl.runtime.network.weights import Weight
+
+
+def multiply_adds(weights: int, channels: int, output: Sequence[int]) -> int:
+    """Of a layer with so many weights (or non-zeros) for so many channels, which it uses at each place of its output.
+
+    >>> multiply_adds(10 * 20, 10, output=(64, 10, 8, 8)) == 64 * 8 * 8 * 200
+    True
+    """
+    return weights * math.prod(output) // channels
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ struct Conv {
     int64_t columns;  // vectors in an output row
     Mask edge;        // the part of a row's last vector that is inside
     int64_t advance;  // input floats from one output vector to the next
-    bool apart;       // each channel by itself: its pixels one after the other, as they lie in memory
+    bool depthwise;   // each channel by itself: its pixels one after the other, as they lie in memory
 };
 
 // Everything that follows the sum, while it is in registers.
@@ -57,7 +57,7 @@ static inline void finish(const Conv& c, const Vec* sums, int64_t o, int64_t y, 
 // Asks for the memory that `finish` will touch: a tile's lines are too far from the last one's for the processor to
 // guess.
 template <int R, int K>
-static inline void expect(const Conv& c, const View& v, int64_t o, int64_t y, int64_t x) {
+static inline void prefetch(const Conv& c, const View& v, int64_t o, int64_t y, int64_t x) {
     if (v.at < 0) return;
     const float* p = c.arena + v.at + o * v.channel + y * v.row + x * LANES;
 #pragma GCC unroll 8
@@ -102,12 +102,13 @@ static void convolve(const Conv& c, int64_t worker, int64_t workers) {
     const int64_t tiles_x = (c.columns + K - 1) / K, tiles_y = (step.out.height + R - 1) / R, tiles = tiles_x * tiles_y;
     int64_t chunk = CHUNK;
     if (workers > 1 && tiles < 4 * workers) chunk = (outputs * tiles + 4 * workers - 1) / (4 * workers);
-    chunk = chunk < 1 || c.apart ? 1 : chunk > CHUNK ? CHUNK : chunk;
+    chunk = chunk < 1 || c.depthwise ? 1 : chunk > CHUNK ? CHUNK : chunk;
     const int64_t chunks = (outputs + chunk - 1) / chunk;
     Vec partial[CHUNK][R * K];
     const Share share(tiles * chunks, worker, workers);
     for (int64_t item = share.begin; item < share.end; ++item) {
-        const int64_t tile = c.apart ? item % tiles : item / chunks, from = c.apart ? item / tiles : item % chunks * chunk;
+        const int64_t tile = c.depthwise ? item % tiles : item / chunks;
+        const int64_t from = c.depthwise ? item / tiles : item % chunks * chunk;
         const int64_t to = from + chunk < outputs ? from + chunk : outputs;
         int64_t y = tile / tiles_x * R, x = tile % tiles_x * K;
         if (y + R > step.out.height) y = step.out.height - R;
@@ -119,9 +120,9 @@ static void convolve(const Conv& c, int64_t worker, int64_t workers) {
             for (int64_t o = from; o < to; ++o) {
                 const int32_t* row = step.rows + block * outputs + o;
                 if (block == step.blocks - 1 && o + AHEAD < to) {
-                    expect<R, K>(c, step.add, o + AHEAD, y, x);
-                    expect<R, K>(c, step.out, o + AHEAD, y, x);
-                    expect<R, K>(c, step.normed, o + AHEAD, y, x);
+                    prefetch<R, K>(c, step.add, o + AHEAD, y, x);
+                    prefetch<R, K>(c, step.out, o + AHEAD, y, x);
+                    prefetch<R, K>(c, step.normed, o + AHEAD, y, x);
                 }
                 Vec sums[R * K];
                 const Vec bias = splat(step.bias ? step.bias[o] : 0.0f);

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from cigl.calibrate.registry import metric
-from cigl.common.errors import count
+from cigl.common.text import count, percent
 
 if TYPE_CHECKING:
     from cigl.calibrate.reports.report import Report
@@ -25,9 +25,9 @@ def verdict(report: Report) -> str:
     20.0 %; a perfectly calibrated model would show 0.8 % here.
     """
     ece, gap = report.ece, report.gap
-    right = f"Right in {100 * report.accuracy:.1f} % of cases"
-    error = f"Calibration error (ECE) {100 * ece:.1f} %"
-    perfect = f"a perfectly calibrated model would show {100 * (ece.floor or 0.0):.1f} % here"
+    right = f"Right in {percent(report.accuracy, 1)} of cases"
+    error = f"Calibration error (ECE) {percent(ece, 1)}"
+    perfect = f"a perfectly calibrated model would show {percent(ece.floor or 0.0, 1)} here"
     if report.n < FEW:
         return f"{right}; {samples(report.n)} are too few to judge the calibration, or to believe these intervals."
     if ece.low <= 0:
@@ -77,7 +77,7 @@ def cell(name: str, value: float) -> str:
     ('4.83 %', '0.8368', '-0.38 %', '0.000381')
     """
     if metric(name).is_share:
-        return f"{100 * value:.2f} %"
+        return percent(value, 2)
     return f"{value:.3g}" if 0 < abs(value) < 0.001 or abs(value) >= 1e6 else f"{value:.4f}"
 
 

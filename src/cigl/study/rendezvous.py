@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class MeetingPoint:
+class Rendezvous:
     """For ``size`` processes that are told by the environment, as torchrun tells them."""
 
     def __init__(self, size: int, host: str = "127.0.0.1"):

@@ -6,6 +6,7 @@ then fail too, and find the reason there. Where there is none, the ranks are ask
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -31,6 +32,9 @@ PATIENCE = 3.0  # seconds in which a rank that is there answers
 MINUTES = 10.0  # that ranks wait for each other
 TICK = 0.05
 
+Reason = tuple[str, tuple[str, ...]]  # a message and the arguments that it is about
+_NONE: Reason = ("", ())
+
 
 @contextmanager
 def joined(minutes: float = MINUTES) -> Iterator[Ranks]:
@@ -48,8 +52,9 @@ def joined(minutes: float = MINUTES) -> Iterator[Ranks]:
         except Stopped:
             raise
         except Exception as error:
-            message, code = _reason(error)
-            raise RanksEnded(_last_words(ranks, store, message), code) from error
+            reason, code = _reason(error)
+            message, arguments = _last_words(ranks, store, reason)
+            raise RanksEnded(message, code, arguments) from error
         finally:
             with suppress(RuntimeError):  # the others may have gone
                 distributed.destroy_process_group()
@@ -125,15 +130,15 @@ def _answering(ranks: Ranks, store: Store) -> Iterator[None]:
         thread.join(PATIENCE)
 
 
-def _reason(error: Exception) -> tuple[str, int]:
+def _reason(error: Exception) -> tuple[Reason, int]:
     """What to say of it and the exit code; nothing where another rank must know."""
     if isinstance(error, CiglError):
-        return str(error), 2
+        return (str(error), error.arguments), 2
     if is_lost_connection(error):
-        return "", 1
+        return _NONE, 1
     if isinstance(error, OSError):
-        return f"{error.strerror or error}: {error.filename or ''}", 1
-    return f"{type(error).__name__}: {error}\n{''.join(traceback.format_exception(error))}", 1
+        return (f"{error.strerror or error}: {error.filename or ''}", ()), 1
+    return (f"{type(error).__name__}: {error}\n{''.join(traceback.format_exception(error))}", ()), 1
 
 
 def is_lost_connection(error: Exception) -> bool:
@@ -142,41 +147,40 @@ def is_lost_connection(error: Exception) -> bool:
     return is_network_error or (isinstance(error, RuntimeError) and "gloo" in str(error))
 
 
-def _last_words(ranks: Ranks, store: Store, reason: str) -> str:
+def _last_words(ranks: Ranks, store: Store, reason: Reason) -> Reason:
     """What this rank has to say. Only one says something: rank 0, if it is still there."""
     others = [rank for rank in range(ranks.size) if rank != ranks.rank]
     try:
-        store.set(f"reason/{ranks.rank}", reason)
+        store.set(f"reason/{ranks.rank}", json.dumps(reason))
         store.set(f"there/{ranks.rank}", "")
         store.set("asked", "")
-        if not (ranks.is_main and reason):
+        if not (ranks.is_main and reason[0]):
             end = time.monotonic() + PATIENCE * (1 if ranks.is_main else 2)
             while time.monotonic() < end and not store.check(["reported"]):
-                if ranks.is_main and any(_left(store, rank) for rank in others):
+                if ranks.is_main and any(_left(store, rank)[0] for rank in others):
                     break
                 time.sleep(TICK)
         if store.add("reported", 1) > 1:
-            return ""
+            return _NONE
         reasons = {rank: _left(store, rank) for rank in others}
         gone = [rank for rank in others if not store.check([f"there/{rank}"])]
     except RuntimeError:  # the store was kept by rank 0, which has gone
         if ranks.rank != 1:
-            return ""
+            return _NONE
         reasons, gone = {}, [0]
-    if reason:
-        return reason if ranks.is_main else f"rank {ranks.rank}: {reason}"
-    for rank, theirs in reasons.items():
-        if theirs:
-            return f"rank {rank}: {theirs}"
+    for rank, (message, arguments) in {ranks.rank: reason, **reasons}.items():
+        if message:
+            return message if rank == ranks.rank == 0 else f"rank {rank}: {message}", arguments
     who = f"rank {_list(gone)}" if gone else "a rank"
     return (
         f"{who} of {ranks.size} no longer answers: it was killed, ran out of memory, or its machine can't be reached. "
-        "Resume the run from its last checkpoint with --resume."
+        "Resume the run from its last checkpoint with --resume.",
+        (),
     )
 
 
-def _left(store: Store, rank: int) -> str:
-    return store.get(f"reason/{rank}").decode() if store.check([f"reason/{rank}"]) else ""
+def _left(store: Store, rank: int) -> Reason:
+    return json.loads(store.get(f"reason/{rank}").decode()) if store.check([f"reason/{rank}"]) else _NONE
 
 
 def _list(ranks: list[int]) -> str:

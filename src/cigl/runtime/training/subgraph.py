@@ -1,8 +1,7 @@
-"""A stretch of a network as one function of autograd's."""
+"""A subgraph of a network as one function of autograd's."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, singledispatch
 from typing import Any
@@ -98,7 +97,7 @@ def _(operation: op.InTorch, inputs: Sequence[Value], module: Any, patterns: Pat
     return [] if len(x.shape) == 1 else [Flatten(x, flattened(x))]
 
 
-class Stretch:
+class Subgraph:
     """Units that run as one program; ``wanted`` are the values that others read."""
 
     def __init__(
@@ -133,14 +132,15 @@ class Stretch:
         """The outputs; None if they are not what torch computes.
 
         Args:
-            inputs: Of the stretch.
+            inputs: Of the subgraph.
             parameters: What gets the gradients of ``self.parameters``: these, or others that share their memory.
         """
         for x, shape in zip(inputs, self.in_shapes, strict=True):
             if tuple(x.shape) != shape or x.dtype != torch.float32 or not x.is_cpu:
                 raise CiglError(
                     f"sparse kernels were prepared for a float32 tensor of shape {shape}, but got {x.dtype} of shape "
-                    f"{tuple(x.shape)} (does a hook change it?): attach with kernels='masked'."
+                    f"{tuple(x.shape)} (does a hook change it?): attach with kernels='masked'.",
+                    arguments=("kernels",),
                 )
         check, statistics = self.check, [] if self.check is None else self.statistics()
         result: Any = _Run.apply(self, check, len(inputs), *inputs, *(parameters or self.parameters))  # type: ignore[no-untyped-call]
@@ -232,28 +232,28 @@ def _known(shapes: Mapping[int, Shape], value: int) -> tuple[int, ...]:
 class _Loan:
     """A program in use; it goes back when its gradients are done, or when nobody can ask for them any more."""
 
-    def __init__(self, stretch: Stretch, wanted: tuple[bool, ...]):
-        self._stretch, self._wanted = stretch, wanted
+    def __init__(self, subgraph: Subgraph, wanted: tuple[bool, ...]):
+        self._subgraph, self._wanted = subgraph, wanted
         self.program: TrainingProgram | None = None  # also if making one fails
-        self.program = stretch.borrow(wanted)
+        self.program = subgraph.borrow(wanted)
 
     def end(self) -> None:
         program, self.program = self.program, None
         if program is not None:
-            self._stretch.give_back(self._wanted, program)
+            self._subgraph.give_back(self._wanted, program)
 
     __del__ = end
 
 
 class _Run(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, stretch: Stretch, check: Check | None, count: int, *tensors: Tensor) -> Any:
+    def forward(ctx: Any, subgraph: Subgraph, check: Check | None, count: int, *tensors: Tensor) -> Any:
         ctx.set_materialize_grads(False)  # None: no gradient arrives there, as behind detach()
-        loan = _Loan(stretch, tuple(ctx.needs_input_grad[_FIRST : _FIRST + count]))
+        loan = _Loan(subgraph, tuple(ctx.needs_input_grad[_FIRST : _FIRST + count]))
         assert loan.program is not None
         outputs, _ = loan.program.forward([each.contiguous() for each in tensors[:count]])
         if any(ctx.needs_input_grad):
-            ctx.loan, ctx.count, ctx.stretch, ctx.check = loan, count, stretch, check
+            ctx.loan, ctx.count, ctx.subgraph, ctx.check = loan, count, subgraph, check
             # For gradients that are differentiated again, or compared. What another operation has computed is not held:
             # torch would free it, and here it would lie in memory twice. Checkpoints count what is saved.
             saves = check is not None or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
@@ -265,31 +265,31 @@ class _Run(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        program, stretch, none = ctx.loan.program, ctx.stretch, (None,) * _FIRST
+        program, subgraph, none = ctx.loan.program, ctx.subgraph, (None,) * _FIRST
         if torch.is_grad_enabled():  # create_graph=True
             return *none, *_differentiable(ctx, gradients)
         if program is None:
             raise CiglError("backward was called twice without retain_graph=True: the activations are gone.")
         saved = ctx.saved_tensors  # torch refuses here if a weight was changed since the forward
-        reached = stretch.reached(tuple(each is not None for each in gradients))
+        reached = subgraph.reached(tuple(each is not None for each in gradients))
         given = [
             torch.zeros(shape) if each is None else each.contiguous()
-            for each, shape in zip(gradients, stretch.out_shapes, strict=True)
+            for each, shape in zip(gradients, subgraph.out_shapes, strict=True)
         ]
         found, inputs, _ = program.backward(
-            given, lambda weight: stretch.empty_gradient(weight) if weight in reached else torch.zeros_like(weight)
+            given, lambda weight: subgraph.empty_gradient(weight) if weight in reached else torch.zeros_like(weight)
         )
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             ctx.loan.end()
         asked = ctx.needs_input_grad[_FIRST : _FIRST + ctx.count]
         rest = iter(inputs)
-        shaped = [next(rest).view(s) if asks else None for asks, s in zip(asked, stretch.in_shapes, strict=True)]
-        shaped = [each if value in reached else None for value, each in zip(stretch.inputs, shaped, strict=True)]
-        own = [found.get(parameter) if parameter in reached else None for parameter in stretch.parameters]
+        shaped = [next(rest).view(s) if asks else None for asks, s in zip(asked, subgraph.in_shapes, strict=True)]
+        shaped = [each if value in reached else None for value, each in zip(subgraph.inputs, shaped, strict=True)]
+        own = [found.get(parameter) if parameter in reached else None for parameter in subgraph.parameters]
         result = [*shaped, *own]
         if ctx.check is not None:
             in_torch = partial(_in_torch, ctx, saved, gradients)
-            if (others := ctx.check.torch_gradients(stretch, result, in_torch)) is not None:
+            if (others := ctx.check.torch_gradients(subgraph, result, in_torch)) is not None:
                 return *none, *others
         return *none, *result
 
@@ -304,7 +304,7 @@ def _in_torch(
     asked = ctx.needs_input_grad[_FIRST:]
     tensors = [each.detach().requires_grad_(asks) for each, asks in zip(saved, asked, strict=True)]
     with torch.enable_grad():
-        outputs = ctx.stretch.in_torch(tensors[: ctx.count], tensors[ctx.count :], rounded)
+        outputs = ctx.subgraph.in_torch(tensors[: ctx.count], tensors[ctx.count :], rounded)
     results, given = _given(outputs, gradients)
     wanted = [each for each in tensors if each.requires_grad]
     found = iter(torch.autograd.grad(results, wanted, given, allow_unused=True))
@@ -324,16 +324,11 @@ def _differentiable(ctx: Any, gradients: Sequence[Tensor | None]) -> Sequence[Te
     if any(each is None for each in tensors):
         raise CiglError(
             "create_graph=True asks for a second derivative through a part of the model that runs on sparse kernels: "
-            "attach with kernels='masked'."
+            "attach with kernels='masked'.",
+            arguments=("kernels",),
         )
     wanted = [each for each, asks in zip(tensors, asked, strict=True) if asks]
-    outputs = ctx.stretch.in_torch(tensors[: ctx.count], tensors[ctx.count :])
+    outputs = ctx.subgraph.in_torch(tensors[: ctx.count], tensors[ctx.count :])
     results, given = _given(outputs, gradients)
     found = iter(torch.autograd.grad(results, wanted, given, create_graph=True, allow_unused=True))
     return [next(found) if asks else None for asks in asked]
-
-
-def multiply_adds(operation: op.Layer, output: Shape) -> int:
-    """Of a dense layer, for the whole batch."""
-    weight = operation.weight.shape
-    return 0 if output is None else math.prod(output) // weight[0] * math.prod(weight)

@@ -1,0 +1,53 @@
+"""What people read: names, numbers and times in sentences, everywhere in the same form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def one_line(error: BaseException, longest: int = 300) -> str:
+    """What another library's error says, for the end of a sentence of ours.
+
+    >>> one_line(RuntimeError("sizes\\n  don't match."))
+    "sizes don't match"
+    """
+    return (" ".join(str(error).split()) or type(error).__name__)[:longest].removesuffix(".")
+
+
+def listed(names: Iterable[object], most: int = 3) -> str:
+    """Names for a sentence, not more than a few of them.
+
+    >>> listed(["cat"]), listed(["a", "b"]), listed("abcdefg")
+    ("'cat'", "'a' and 'b'", "'a', 'b', 'c' and 4 more")
+    """
+    quoted = [repr(name) for name in names]
+    if len(quoted) > most + 1:
+        quoted = [*quoted[:most], f"{len(quoted) - most} more"]
+    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
+
+
+def percent(share: float, decimals: int | None = None) -> str:
+    """With so many decimals, which suits what was measured; without, as exact as it was given.
+
+    >>> percent(0.6846, 1), percent(0.9, 1), percent(0.9), percent(0.999)
+    ('68.5 %', '90.0 %', '90 %', '99.9 %')
+    """
+    return f"{100 * share:.6g} %" if decimals is None else f"{100 * share:.{decimals}f} %"
+
+
+def count(number: int, one: str, more: str = "") -> str:
+    """
+    >>> count(1, "snapshot"), count(1200, "step"), count(3, "sparsity", "sparsities")
+    ('1 snapshot', '1,200 steps', '3 sparsities')
+    """
+    return f"{number:,} {one if number == 1 else more or one + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(59.4), duration(754), duration(7260), duration(180_000)
+    ('0:59', '12:34', '2:01:00', '50:00:00')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

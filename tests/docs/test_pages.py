@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 
@@ -10,6 +11,7 @@ import pytest
 from pages import LANGUAGES, PAGES, Block, Reader, blocks, parse
 from preludes import PRELUDES
 
+import cigl
 from cigl.calibrate.registry import METRICS
 
 MARKS = {"", "slow", "parse", "alone"}
@@ -56,6 +58,10 @@ def test_a_page(page):
 @pytest.mark.parametrize("page", [page for page in PAGES if is_slow(page)])
 def test_a_page_with_what_takes_minutes(page, monkeypatch):
     monkeypatch.setitem(os.environ, "CIGL_DATA", os.path.expanduser("~/.cache/cigl"))
+    for dataset in {
+        name for block in blocks(page) for name in re.findall(r"# needs .*: cigl data get ([\w-]+)", block.text)
+    }:
+        cigl.data.get(dataset)  # as a comment says that one has to
     read(page, slow=True)
 
 

@@ -44,5 +44,5 @@ def test_the_reference_shows_arguments_and_examples(site):
 
 def test_files_of_the_repository_are_in_the_site(site):
     assert (site / "results" / "main" / "sparsity-fashion-mnist-mlp.png").is_file()
-    assert (site / "src" / "cigl" / "sparsify" / "methods.py").is_file()
+    assert (site / "src" / "cigl" / "sparsify" / "methods" / "catalogue.py").is_file()
     assert 'href="../' not in (site / "results.html").read_text()

@@ -1,7 +1,7 @@
 """A subgraph of a network as one call into the kernels: operations are recorded, prepared once, and then run.
 
 >>> import torch
->>> from cigl.runtime.compile import operations as op
+>>> from cigl.runtime.network import operations as op
 >>> from cigl.runtime.network.weights import Weight
 >>> from cigl.runtime.program import library
 >>> program = Program(images=2, threads=1)

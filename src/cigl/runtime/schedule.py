@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -94,10 +94,6 @@ def _shape(value: Any) -> Shape:
     return tuple(value.shape) if known and value.dim() and value.numel() else None
 
 
-def _results(operation: op.Operation, result: Any) -> tuple[Any, ...]:
-    return result if operation.outputs == 2 else (result,)
-
-
 def fitting(network: Network, facts: Survey) -> set[int]:
     """The units that the kernels can do for these shapes."""
 
@@ -109,15 +105,6 @@ def fitting(network: Network, facts: Survey) -> set[int]:
     return {number for number, unit in enumerate(network.units) if possible(unit)}
 
 
-class _Call(Protocol):
-    """A part of a schedule: values in, values out."""
-
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-
-    def run(self, *inputs: Any) -> Sequence[Any]: ...
-
-
 class TorchCall:
     """One unit. Keeps the dense weight alive, which is otherwise made again from its non-zeros."""
 
@@ -127,7 +114,8 @@ class TorchCall:
         self.weight = unit.operation.weight.dense() if isinstance(unit.operation, op.Layer) else None
 
     def run(self, *inputs: Any) -> Sequence[Any]:
-        return _results(self.operation, self.operation.dense(*inputs))
+        result = self.operation.dense(*inputs)
+        return result if self.operation.outputs == 2 else (result,)  # type: ignore[no-any-return]
 
 
 class _ZeroCall(TorchCall):
@@ -192,7 +180,7 @@ class Schedule:
         self._network, self._constants = network, facts.constants
         live = live_units(network, facts.constants)
         reads = Counter([value for unit in live.values() for value in unit.inputs] + network.results())
-        self._calls: list[_Call] = []
+        self._calls: list[TorchCall | ProgramCall] = []
         for is_program, units in staged(live, sparse):
             if not is_program:
                 self._calls += [TorchCall(unit) for unit in units.values()]
@@ -217,7 +205,7 @@ class Schedule:
         return sum(call.program.bytes for call in self._calls if isinstance(call, ProgramCall))
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
-        values = self._at_first.copy()
+        values: list[Any] = self._at_first.copy()
         for value, each in zip(self._network.inputs, inputs, strict=True):
             values[value] = each
         for call, done in zip(self._calls, self._done, strict=True):

@@ -53,7 +53,7 @@ def assign(
 ) -> Assignment:
     """``progress`` is called between measurements."""
     possible = fitting(network, facts)
-    if not any(isinstance(network.units[number].operation, op.Layer) for number in possible):
+    if not any(isinstance(network.units[number].operation, op.Weighted) for number in possible):
         return Assignment(set())  # without weights there is nothing to gain
     live = live_units(network, facts.constants)
     alike: dict[Any, list[int]] = defaultdict(list)
@@ -111,7 +111,7 @@ def _alike(network: Network, facts: Survey, number: int) -> Any:
         if name not in ("weight", "norm")
     }
     shapes = tuple(facts.shapes[value] for value in (*unit.inputs, *unit.outputs))
-    weight = (operation.weight.shape, round(operation.weight.density, 2)) if isinstance(operation, op.Layer) else ()
+    weight = (operation.weight.shape, round(operation.weight.density, 2)) if isinstance(operation, op.Weighted) else ()
     return type(operation), repr(settings), shapes, weight
 
 

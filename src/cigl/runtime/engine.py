@@ -18,6 +18,7 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from cigl.common.errors import CiglError, CiglWarning
 from cigl.common.preprocessing import Preprocessing
@@ -35,12 +36,14 @@ from cigl.runtime.layers import in_torch as in_torch_alone
 from cigl.runtime.layers import modules_in_torch, replace_layers
 from cigl.runtime.network import operations as op
 from cigl.runtime.network.units import Network
+from cigl.runtime.network.weights import Weight
 from cigl.runtime.pickling import pickled
 from cigl.runtime.predicting import Predictions, predict
 from cigl.runtime.program import library
-from cigl.runtime.program.packed import pack
+from cigl.runtime.program.packed import Packed, pack
 from cigl.runtime.remembered import recalled
 from cigl.runtime.schedule import OtherShape, Schedule, Survey, fitting, run_in_torch, survey
+from cigl.runtime.showing import rows, table
 
 SCHEDULES = 64  # shapes whose buffers are kept; the one not used for longest goes first
 BUFFERS = 1 << 30  # bytes of them, beyond which only a few shapes are
@@ -113,7 +116,7 @@ def _warned(engine: SparseInference) -> SparseInference:
 def _layer_engine(layer: nn.Module, plan: dict[str, Any] | None) -> SparseInference | None:
     """The engine of a layer that is called by itself; None if there are no kernels for it."""
     network = lower(layer)
-    if not library.available() or not any(isinstance(unit.operation, op.Layer) for unit in network.units):
+    if not library.available() or not any(isinstance(unit.operation, op.Weighted) for unit in network.units):
         return None
     pack(network)
     return SparseInference(network, plan)
@@ -286,16 +289,49 @@ class SparseInference(nn.Module):
     @property
     def bytes(self) -> int:
         """The memory that the engine holds: weights in their present forms, and buffers."""
-        weights = {
-            id(unit.operation.weight): unit.operation.weight.bytes
-            for unit in self._network.units
-            if isinstance(unit.operation, op.Layer)
-        }
+        return self._bytes_of_weights(self._comparison) + self._bytes_of_buffers()
+
+    @property
+    def weight_bytes(self) -> int:
+        """The memory of the weights alone, in their present forms."""
+        return self._bytes_of_weights(None)
+
+    def _bytes_of_buffers(self) -> int:
         with self._lock:  # another thread may be adding a schedule
             schedules = list(self._schedules.values())
-        inside = sum(engine.bytes for engine in self._layers.values())
-        inside += 0 if self._comparison is None else self._comparison.bytes
-        return sum(weights.values()) + sum(schedule.bytes for schedule in schedules) + inside
+        layers = sum(engine._bytes_of_buffers() for engine in self._layers.values())
+        return sum(schedule.bytes for schedule in schedules) + layers
+
+    def _bytes_of_weights(self, comparison: Comparison | None) -> int:
+        """Each tensor once, in whatever it is found: layers, constants, modules that torch runs or compares with."""
+        held: dict[int, int] = {}
+
+        def add(found: Any) -> None:
+            for each in pytree.tree_leaves(found):
+                if isinstance(each, Tensor):
+                    held[each.data_ptr()] = each.nbytes
+                elif isinstance(each, nn.Module):
+                    add([*each.parameters(), *each.buffers()])
+                elif isinstance(each, Weight):
+                    add(each.forms)
+                elif isinstance(each, Packed):
+                    held[id(each)] = each.bytes
+
+        for engine in (self, *self._layers.values()):
+            add([vars(unit.operation) for unit in engine._network.units])
+            add([engine._network.constants, engine._instead])
+        add(None if comparison is None else comparison.model)
+        return sum(held.values())
+
+    def __repr__(self) -> str:
+        """Its layers, their zeros, and what runs sparse for the inputs that were new last."""
+        last = next(reversed(self._entries.values()), None)
+        found = rows(self._network, last)
+        for path, engine in self._layers.items():
+            found += [
+                row._replace(name=path) for row in rows(engine._network, next(reversed(engine._entries.values()), None))
+            ]
+        return table(found, last, self.notes)
 
     def train(self, mode: bool = True) -> SparseInference:
         if mode:

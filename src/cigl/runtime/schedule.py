@@ -79,7 +79,7 @@ def _walk(
     kept = set(network.results())
     last = {value: number for number, unit in enumerate(network.units) for value in unit.inputs}
     for number, unit in enumerate(network.units):
-        zeros = shapes_only and isinstance(unit.operation, op.Layer)
+        zeros = shapes_only and isinstance(unit.operation, op.Weighted)
         call = _ZeroCall(unit) if zeros else TorchCall(unit)
         results = call.run(*(values[value] for value in unit.inputs))
         values |= zip(unit.outputs, results, strict=True)
@@ -111,11 +111,11 @@ class TorchCall:
     def __init__(self, unit: Unit):
         self.operation = unit.operation
         self.inputs, self.outputs = unit.inputs, unit.outputs
-        self.weight = unit.operation.weight.dense() if isinstance(unit.operation, op.Layer) else None
+        self.weight = unit.operation.weight.dense() if isinstance(unit.operation, op.Weighted) else None
 
     def run(self, *inputs: Any) -> Sequence[Any]:
         result = self.operation.dense(*inputs)
-        return result if self.operation.outputs == 2 else (result,)  # type: ignore[no-any-return]
+        return result if self.operation.outputs == 2 else (result,)
 
 
 class _ZeroCall(TorchCall):
@@ -126,7 +126,7 @@ class _ZeroCall(TorchCall):
 
     def run(self, *inputs: Any) -> Sequence[Any]:
         operation, x = self.operation, inputs[0]
-        assert isinstance(operation, op.Layer)
+        assert isinstance(operation, op.Weighted)
         alike = operation.weight.is_float32 and isinstance(x, Tensor) and x.dtype == torch.float32
         shape = operation.result_shape(tuple(x.shape)) if alike else None
         if shape is None or any(not isinstance(each, Tensor) or each.shape != shape for each in inputs[1:]):
@@ -270,7 +270,7 @@ def by_width(units: dict[int, Unit], facts: Survey) -> list[dict[int, Unit]]:
     order = list(units)
     wide = [place for place, number in enumerate(order) if any(len(s) == 4 and s[3] > NARROW for s in shapes([number]))]
     tail = order[wide[-1] + 1 :] if wide else []
-    layers = [units[number] for number in tail if isinstance(units[number].operation, op.Layer)]
+    layers = [units[number] for number in tail if isinstance(units[number].operation, op.Weighted)]
     if sum(len(facts.shapes[layer.outputs[0]] or ()) == 4 for layer in layers) < 2:
         return [units]
     whole, last = ([per_image(shape) for shape in shapes(numbers)] for numbers in (order, tail))

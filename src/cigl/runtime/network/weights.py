@@ -56,11 +56,13 @@ class Weight:
         return self.nonzeros / max(1, math.prod(self.shape))
 
     @property
+    def forms(self) -> list[Tensor | PackedForm]:
+        """What is held now, in one form or in both, and the bias."""
+        return [self._held, *self._in_use.values(), *([] if self.bias is None else [self.bias])]
+
+    @property
     def bytes(self) -> int:
-        """What is held now, in one form or in both."""
-        forms = [self._held, *self._in_use.values()]
-        held = sum(form.nbytes if isinstance(form, Tensor) else form.bytes for form in forms)
-        return held + (0 if self.bias is None else self.bias.nbytes)
+        return sum(form.nbytes if isinstance(form, Tensor) else form.bytes for form in self.forms)
 
     def folded(self, scale: Tensor, shift: Tensor) -> Weight:
         """With a batch norm behind it: scale * (W x + b) + shift."""

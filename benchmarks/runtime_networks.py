@@ -1,4 +1,6 @@
-"""Other people's networks on our engine, on torch and on ONNX Runtime: times in turns in one process, medians.
+"""Other people's networks on our engine, on torch and on ONNX Runtime: medians of times in turns in one process.
+
+Each engine is warmed up until its times settle; freed memory is kept, so that none waits for the system's pages.
 
 python benchmarks/runtime_networks.py --prepare          # writes .cigl and .onnx files, which takes minutes
 python benchmarks/runtime_networks.py [--network NAME ...] [--batch 1 16] [--sparsity 0.9 0.95] [--seconds 4]
@@ -20,6 +22,7 @@ import torch
 from networks import NETWORKS, pruned
 
 import cigl
+from cigl.common.allocation import keep_freed_memory
 from cigl.runtime.bench import Call, in_torch, interleaved
 
 
@@ -112,6 +115,7 @@ def main() -> None:
     parser.add_argument("--part", choices=["speed", "shapes"], default="speed")
     options = parser.parse_args()
     options.folder.mkdir(exist_ok=True, parents=True)
+    keep_freed_memory()
     torch.set_num_threads(1)
     for name in options.network:
         for sparsity in options.sparsity:

@@ -49,6 +49,11 @@ def export(
     """
     with errors_in_one_line():
         is_onnx = file.suffix.lower() == ".onnx"
+        if not is_onnx and file.suffix.lower() != ".cigl":
+            raise CiglError(
+                f"{file} ends neither in .cigl nor in .onnx, and that says what is written: take such a name. "
+                f"(The state dict of a run is in its folder, {run / 'model.safetensors'}.)"
+            )
         if is_onnx and half:
             raise CiglError("--half is for .cigl files: leave it out.")
         with status_line(as_json), phase(f"writing {file.name}"):

@@ -148,6 +148,7 @@ def bench(
         "peak_gflops": None if peak is None else peak / 1e9,
         "share_of_peak": None if peak is None else work / times["cigl"] / (peak * threads),
         "freed_memory_kept": kept,
+        "bytes": fast.bytes,
         "weight_bytes": held,
         "dense_bytes": sum(each.nbytes for each in (*model.parameters(), *model.buffers())),
         "buffer_bytes": fast.bytes - held,

@@ -325,13 +325,14 @@ class SparseInference(nn.Module):
 
     def __repr__(self) -> str:
         """Its layers, their zeros, and what runs sparse for the inputs that were new last."""
-        last = next(reversed(self._entries.values()), None)
-        found = rows(self._network, last)
+        found = rows(self._network, self._last)
         for path, engine in self._layers.items():
-            found += [
-                row._replace(name=path) for row in rows(engine._network, next(reversed(engine._entries.values()), None))
-            ]
-        return table(found, last, self.notes)
+            found += [row._replace(name=path) for row in rows(engine._network, engine._last)]
+        return table(found, self._last, self.notes)
+
+    @property
+    def _last(self) -> dict[str, Any] | None:
+        return next(reversed(self._entries.values()), None)
 
     def train(self, mode: bool = True) -> SparseInference:
         if mode:

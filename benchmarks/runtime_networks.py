@@ -23,7 +23,7 @@ from networks import NETWORKS, pruned
 
 import cigl
 from cigl.common.allocation import keep_freed_memory
-from cigl.runtime.bench import Call, in_torch, interleaved
+from cigl.runtime.bench import RIVALS, Call, in_torch, interleaved
 
 
 def made(name: str, sparsity: float) -> tuple[torch.nn.Module, object]:
@@ -66,7 +66,11 @@ def show(name: str, sparsity: float, batch: int, folder: Path, seconds: float) -
     first = time.perf_counter() - start
     error = float((found - expected).abs().max() / expected.abs().max())
     assert error <= 1e-4, f"{name}: the outputs differ by {error:.1e}"
-    calls = {"cigl": in_torch(fast, x, 1), "torch": in_torch(model, x, 1), "onnxruntime": in_onnxruntime(theirs, x, 1)}
+    calls = {
+        "cigl": in_torch(fast, x, 1),
+        "torch": RIVALS["torch"](model, x, 1),
+        "onnxruntime": in_onnxruntime(theirs, x, 1),
+    }
     times = interleaved(calls, seconds)
     units = fast.plan()["shapes"][0]["units"]
     layers = [unit for unit in units if "weight" in unit]

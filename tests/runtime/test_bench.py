@@ -78,7 +78,18 @@ def test_calls_take_turns(monkeypatch):
 def test_the_table(file):
     code, output = run(file, "--batch", 2, "--against", "torch,onnxruntime")
     assert code == 0, output
-    words = ("cigl", "torch", "onnxruntime", "GFLOP/s", "MB dense", "buffers", "loaded in", "2x3x8x8", "warming", "turns")
+    words = (
+        "cigl",
+        "torch",
+        "onnxruntime",
+        "GFLOP/s",
+        "MB dense",
+        "buffers",
+        "loaded in",
+        "2x3x8x8",
+        "warming",
+        "turns",
+    )
     for word in words:
         assert word in output
     assert "next:" not in output  # nothing that was not measured

@@ -127,7 +127,7 @@ def _table(found: dict[str, Any]) -> str:
         f"weights {found['weight_bytes'] / 1e6:.2f} MB, of {found['dense_bytes'] / 1e6:.2f} MB dense "
         f"({percent(found['weight_bytes'] / found['dense_bytes'], 0)}); buffers for this batch "
         f"{found['buffer_bytes'] / 1e6:.2f} MB; loaded in {found['load_seconds']:.2f} s",
-        "medians, taken in turns after warming each engine up until its times settled"
+        "medians, taken in turns after warming each engine up until its times settled; torch in the faster layout"
         + "; freed memory is kept, so that no engine waits for pages" * found["freed_memory_kept"],
     ]
     return "\n".join(lines)

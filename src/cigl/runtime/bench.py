@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import statistics
@@ -69,6 +70,18 @@ def in_torch(model: nn.Module, x: Tensor, threads: int) -> Call:
     return call
 
 
+def in_faster_torch(model: nn.Module, x: Tensor, threads: int) -> Call:
+    """Eager torch with images in the layout that is faster for this model: channels_last, or torch's default."""
+    calls = [in_torch(model, x, threads)]
+    if x.dim() == 4:
+        last = torch.channels_last
+        model = copy.deepcopy(model).to(memory_format=last)  # type: ignore[call-overload]
+        calls.append(in_torch(model, x.contiguous(memory_format=last), threads))
+    for call in calls:
+        warm_up(call)
+    return min(calls, key=lambda call: min(_seconds(call, 1) for _ in range(3)))
+
+
 def in_onnxruntime(model: nn.Module, x: Tensor, threads: int) -> Call:
     """ONNX Runtime, the fastest dense engine for CPUs that we know of."""
     try:
@@ -88,7 +101,7 @@ def in_onnxruntime(model: nn.Module, x: Tensor, threads: int) -> Call:
 
 
 Maker = Callable[[nn.Module, Tensor, int], Call]
-RIVALS: dict[str, Maker] = {"torch": in_torch, "onnxruntime": in_onnxruntime}
+RIVALS: dict[str, Maker] = {"torch": in_faster_torch, "onnxruntime": in_onnxruntime}
 
 
 def rivals(names: Sequence[str]) -> dict[str, Maker]:

@@ -2,7 +2,8 @@
 
 Both start from the images as the dataset holds them and end with a normalised float batch: pad by 4, crop, mirror.
 The PIL side is what torchvision's RandomCrop, RandomHorizontalFlip, ToTensor and Normalize do, written out, with the
-batch stacked as a DataLoader stacks it. One thread; interleaved, with freed memory kept; medians. Usage: python benchmarks/data_cost.py
+batch stacked as a DataLoader stacks it. One thread; interleaved, with freed memory kept; medians.
+Usage: python benchmarks/data_cost.py
 """
 
 from __future__ import annotations

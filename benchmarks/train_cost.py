@@ -1,7 +1,8 @@
 """What the training loop of `cigl train` costs over a bare PyTorch loop of the same step.
 
 Both train WRN-22-2 at batch 128 on the same random images with the same dense model, so that the difference is the
-loop's own: batches, augmentation left out, learning rate, sums, progress. Interleaved, with freed memory kept, medians, one thread.
+loop's own: batches, augmentation left out, learning rate, sums, progress. Interleaved, with freed memory
+kept, medians, one thread.
 Usage: python benchmarks/train_cost.py
 """
 

@@ -90,7 +90,8 @@ def serve_engine(engine: str, case: str, sparsity: float, threads: int) -> None:
         "error": error,
         "operations": 2 * multiply_adds(entry),
         "peak": library.fma_peak(),
-        "memory": fast.bytes / sum(parameter.nbytes for parameter in model.parameters()),
+        "weights": fast.weight_bytes / sum(each.nbytes for each in (*model.parameters(), *model.buffers())),
+        "buffers": fast.bytes - fast.weight_bytes,
         "sparse": sum(row["runs"] == "sparse" for row in entry["units"]),
         "units": len(entry["units"]),
     }
@@ -122,7 +123,8 @@ def show_sparse(case: str, threads: int, sparsities: tuple[float, ...], seconds:
             f"{name} {'x'.join(map(str, shape))} batch {batch}, {threads} thread{'s' * (threads > 1)}, {sparsity:.0%}: "
             f"{ratio:.2f} x onnxruntime" + (f" (floor {floor})" if threads == 1 else "") + f" | ms: {times} | "
             f"{speed / 1e9:.1f} GFLOP/s on non-zeros, {speed / ours['peak'] / threads:.0%} of the peak "
-            f"{ours['peak'] / 1e9:.0f} | memory {ours['memory']:.2f} of the dense weights | "
+            f"{ours['peak'] / 1e9:.0f} | weights {ours['weights']:.2f} of the dense bytes, buffers "
+            f"{ours['buffers'] / 1e6:.1f} MB | "
             f"{ours['sparse']} of {ours['units']} units sparse",
             flush=True,
         )

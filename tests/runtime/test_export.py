@@ -74,3 +74,20 @@ def test_what_can_not_be_exported(run, tmp_path):
         assert message in result.output
         assert result.output.startswith("error: ")
     assert not (tmp_path / "a.cigl").exists()
+
+
+def test_a_name_says_what_is_written(run, tmp_path):
+    for name in ("model.pt", "model"):
+        result = runner.invoke(app, ["export", str(run), str(tmp_path / name)])
+        assert result.exit_code == 2
+        assert "neither in .cigl nor in .onnx" in result.output
+        assert not (tmp_path / name).exists()
+
+
+def test_a_file_is_evaluated_as_its_run(run, tmp_path):
+    path = tmp_path / "model.cigl"
+    assert runner.invoke(app, ["export", str(run), str(path)]).exit_code == 0
+    result = runner.invoke(app, ["evaluate", str(path)])
+    assert result.exit_code == 2
+    assert "needs the folder of a run" in result.output
+    assert "cigl.evaluate(cigl.load(" in result.output

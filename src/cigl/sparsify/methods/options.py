@@ -33,9 +33,10 @@ class Option:
         """Refuse a value of another type."""
         if self.choices and value not in self.choices:
             raise unknown(self.name, value, self.choices)
-        fits = {int: is_whole, float: is_number}.get(self.type, lambda value: isinstance(value, self.type))
+        numbers = {int: is_whole, float: is_number}
+        fits = numbers[self.type](value) if self.type in numbers else isinstance(value, self.type)
         words = {bool: "true or false", int: "a whole number", float: "a number"}.get(self.type, "a string")
-        _require(fits(value), self.name, value, words)
+        _require(fits, self.name, value, words)
 
 
 def options_of(method: Method) -> dict[str, Option]:

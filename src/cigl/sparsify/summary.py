@@ -75,7 +75,7 @@ class CallCounter:
         self._handles.close()
 
 
-MOMENTS = 8  # of a stretch of training, over which Z's rate is averaged
+MOMENTS = 8  # of the steps between two rounds, over which Z's rate is averaged
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,129 @@
+"""Mutation testing: faults of one token in a room's modules, a random sample, each run against the room's tests.
+
+    python tests/mutants.py --count 50 --seed 1 calibrate/measures calibrate/corrections
+
+The faults are cosmic-ray's (a comparison turned, a constant plus one, a condition negated, ...): first places are
+drawn, then one fault for each. The room's tests run once under coverage.py, and each fault is then given to the tests
+that have executed the statement. All happens in a copy of the tree. What no test notices is shown as a diff: it is
+equivalent to the original, or a test is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+BITWISE = ("Shift", "BitOr", "BitAnd", "BitXor")  # in place of arithmetic: errors of type, which any test would notice
+SECONDS = 1200.0  # a fault that makes tests run longer is noticed, too
+PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
+
+
+def modules(rooms: list[str]) -> list[Path]:
+    """Of folders and of single modules, named from src/cigl."""
+    found = [sorted(path.rglob("*.py")) if path.is_dir() else [path] for path in map(Path("src/cigl").joinpath, rooms)]
+    return [path for paths in found for path in paths]
+
+
+def types(path: Path) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Where annotations are, which nothing computes with: from and to, as line and column."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for part in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            if isinstance(part, ast.AST):
+                yield (part.lineno, part.col_offset), (part.end_lineno, part.end_col_offset)  # type: ignore[attr-defined]
+
+
+def sample(paths: list[Path], count: int, seed: int) -> list[Any]:
+    """Mutations at ``count`` random places."""
+    from cosmic_ray.commands.init import init
+    from cosmic_ray.work_db import WorkDB, use_db
+
+    annotations = {path: list(types(path)) for path in paths}
+    places: dict[tuple[Path, Any], list[Any]] = defaultdict(list)
+    with use_db("mutants.sqlite", WorkDB.Mode.create) as database:
+        init(paths, database, {})
+        for item in database.work_items:
+            (mutation,) = item.mutations
+            is_type = any(begin <= mutation.start_pos < end for begin, end in annotations[mutation.module_path])
+            if not is_type and not mutation.operator_name.endswith(BITWISE):
+                places[mutation.module_path, mutation.start_pos].append(mutation)
+    draw = random.Random(seed)
+    drawn = draw.sample(sorted(places), min(count, len(places)))
+    return [draw.choice(sorted(places[each], key=lambda m: (m.operator_name, m.occurrence))) for each in drawn]
+
+
+class Room:
+    """The tests of a room, and what each of them executes."""
+
+    def __init__(self, name: str):
+        import coverage
+
+        self.name = name
+        Path("coverage.ini").write_text(f"[run]\nsource = src/cigl/{name}\ndynamic_context = test_function\n")
+        command = [sys.executable, "-m", "coverage", "run", "--rcfile=coverage.ini", f"--data-file={name}.coverage"]
+        subprocess.run([*command, *PYTEST, f"tests/{name}"], check=True)
+        self._places: dict[str, list[str]] = defaultdict(list)  # of a test's name
+        for path in sorted(Path("tests", name).rglob("test_*.py")):
+            for test in re.findall(r"^def (test_\w+)", path.read_text("utf-8"), re.MULTILINE):
+                self._places[test].append(f"{path}::{test}")
+        self._data = coverage.CoverageData(f"{name}.coverage")
+        self._data.read()
+
+    def tests(self, path: Path, line: int) -> list[str]:
+        """Those that execute the statement; where it is executed by an import, those that execute any of the module."""
+        executed = self._data.contexts_by_lineno(str(path.resolve()))
+        statements = (node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.stmt))
+        around = [(s.lineno, s.end_lineno or 0) for s in statements if s.lineno <= line <= (s.end_lineno or 0)]
+        first, last = max(around, default=(line, line))
+        found = {context for number in range(first, last + 1) for context in executed.get(number, ())}
+        if "" in found:
+            found = {context for contexts in executed.values() for context in contexts}
+        tests = {context.rpartition(".")[2] for context in found}
+        names = {place for test in tests for place in self._places[test]}
+        own = f"test_{path.stem}.py"  # the first that fails ends the run
+        return [*sorted(names, key=lambda name: (own not in name, name)), str(path)]
+
+
+def main() -> None:
+    from cosmic_ray.mutating import mutate_and_test
+    from cosmic_ray.work_item import TestOutcome
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rooms", nargs="+")
+    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        for part in ("src", "tests"):
+            shutil.copytree(ROOT / part, Path(folder) / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", folder)
+        os.chdir(folder)
+        os.environ |= {"PYTHONPATH": f"{folder}/src", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+        mutations = sample(modules(given.rooms), given.count, given.seed)
+        inside = [each.module_path.relative_to("src/cigl") for each in mutations]
+        rooms = {name: Room(name) for name in dict.fromkeys(path.parts[0] for path in inside)}
+        noticed = 0
+        for number, (each, path) in enumerate(zip(mutations, inside, strict=True), 1):
+            tests = rooms[path.parts[0]].tests(each.module_path, each.start_pos[0])
+            result = mutate_and_test([each], " ".join([sys.executable, *PYTEST, "-x", *tests]), SECONDS)
+            noticed += result.test_outcome == TestOutcome.KILLED
+            place = f"{path}:{each.start_pos[0]} {each.operator_name} ({len(tests)} tests)"
+            print(f"{number} of {len(mutations)}: {result.test_outcome.value} {place}", flush=True)
+            if result.test_outcome != TestOutcome.KILLED:
+                print(result.diff, flush=True)
+    print(f"\n{noticed} of {len(mutations)} mutants were noticed")
+
+
+if __name__ == "__main__":
+    main()

@@ -23,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).parent.parent
 BITWISE = ("Shift", "BitOr", "BitAnd", "BitXor")  # in place of arithmetic: errors of type, which any test would notice
@@ -66,13 +67,16 @@ def sample(paths: list[Path], count: int, seed: int) -> list[Any]:
 class Room:
     """The tests of a room, and what each of them executes."""
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, tests: list[str]):
         import coverage
 
         self.name = name
         Path("coverage.ini").write_text(f"[run]\nsource = src/cigl/{name}\ndynamic_context = test_function\n")
         command = [sys.executable, "-m", "coverage", "run", "--rcfile=coverage.ini", f"--data-file={name}.coverage"]
-        subprocess.run([*command, *PYTEST, f"tests/{name}"], check=True)
+        subprocess.run([*command, *PYTEST, f"--junitxml={name}.xml", *tests], check=True)
+        self._seconds: dict[str, float] = defaultdict(float)
+        for case in ElementTree.parse(f"{name}.xml").iter("testcase"):
+            self._seconds[case.attrib["name"].partition("[")[0]] += float(case.attrib["time"])
         self._places: dict[str, list[str]] = defaultdict(list)  # of a test's name
         for path in sorted(Path("tests", name).rglob("test_*.py")):
             for test in re.findall(r"^def (test_\w+)", path.read_text("utf-8"), re.MULTILINE):
@@ -89,10 +93,8 @@ class Room:
         found = {context for number in range(first, last + 1) for context in executed.get(number, ())}
         if "" in found:
             found = {context for contexts in executed.values() for context in contexts}
-        tests = {context.rpartition(".")[2] for context in found}
-        names = {place for test in tests for place in self._places[test]}
-        own = f"test_{path.stem}.py"  # the first that fails ends the run
-        return [*sorted(names, key=lambda name: (own not in name, name)), str(path)]
+        tests = sorted({context.rpartition(".")[2] for context in found}, key=lambda test: self._seconds[test])
+        return [str(path), *(place for test in tests for place in self._places[test])]  # the first that fails ends it
 
 
 def main() -> None:
@@ -103,6 +105,7 @@ def main() -> None:
     parser.add_argument("rooms", nargs="+")
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tests", nargs="+", help="only these, where a room's tests take long")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for part in ("src", "tests"):
@@ -112,7 +115,8 @@ def main() -> None:
         os.environ |= {"PYTHONPATH": f"{folder}/src", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
         mutations = sample(modules(given.rooms), given.count, given.seed)
         inside = [each.module_path.relative_to("src/cigl") for each in mutations]
-        rooms = {name: Room(name) for name in dict.fromkeys(path.parts[0] for path in inside)}
+        names = dict.fromkeys(path.parts[0] for path in inside)
+        rooms = {name: Room(name, given.tests or [f"tests/{name}"]) for name in names}
         noticed = 0
         for number, (each, path) in enumerate(zip(mutations, inside, strict=True), 1):
             tests = rooms[path.parts[0]].tests(each.module_path, each.start_pos[0])

@@ -12,10 +12,14 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
+import difflib
+import importlib.util
 import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,8 +31,8 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).parent.parent
 BITWISE = ("Shift", "BitOr", "BitAnd", "BitXor")  # in place of arithmetic: errors of type, which any test would notice
-SECONDS = 1200.0  # a fault that makes tests run longer is noticed, too
-PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
+SECONDS = 1200  # a fault that makes tests run longer is noticed, too
+PYTEST = ["-q", "-p", "no:cacheprovider"]
 
 
 def modules(rooms: list[str]) -> list[Path]:
@@ -73,7 +77,7 @@ class Room:
         self.name = name
         Path("coverage.ini").write_text(f"[run]\nsource = src/cigl/{name}\ndynamic_context = test_function\n")
         command = [sys.executable, "-m", "coverage", "run", "--rcfile=coverage.ini", f"--data-file={name}.coverage"]
-        subprocess.run([*command, *PYTEST, f"--junitxml={name}.xml", *tests], check=True)
+        subprocess.run([*command, "-m", "pytest", *PYTEST, f"--junitxml={name}.xml", *tests], check=True)
         self._seconds: dict[str, float] = defaultdict(float)
         for case in ElementTree.parse(f"{name}.xml").iter("testcase"):
             self._seconds[case.attrib["name"].partition("[")[0]] += float(case.attrib["time"])
@@ -97,10 +101,42 @@ class Room:
         return [str(path), *(place for test in tests for place in self._places[test])]  # the first that fails ends it
 
 
-def main() -> None:
-    from cosmic_ray.mutating import mutate_and_test
-    from cosmic_ray.work_item import TestOutcome
+def import_libraries(tests: Path) -> None:
+    """What tests import of other people's, once for all: a fork of this process has it."""
+    nodes = [node for path in tests.rglob("*.py") for node in ast.walk(ast.parse(path.read_text("utf-8")))]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    for name in sorted(names):
+        spec = importlib.util.find_spec(name.partition(".")[0])
+        if spec is not None and "site-packages" in (spec.origin or ""):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
 
+
+def is_noticed(mutation: Any, tests: list[str]) -> bool:
+    """Whether a test fails while the mutation is in its file."""
+    import pytest
+    from cosmic_ray.mutating import use_mutation
+    from cosmic_ray.plugins import get_operator
+
+    operator = get_operator(mutation.operator_name)(**mutation.operator_args)
+    with use_mutation(mutation.module_path, operator, mutation.occurrence) as (before, after):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(SECONDS)
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 1)
+            os.dup2(nowhere, 2)
+            os._exit(int(pytest.main([*PYTEST, "-x", *tests])))
+        _, status = os.waitpid(child, 0)
+    survived = status in (0, pytest.ExitCode.NO_TESTS_COLLECTED << 8)
+    if survived:
+        names = [str(mutation.module_path)] * 2
+        print("".join(difflib.unified_diff(before.splitlines(True), after.splitlines(True), *names, n=2)))
+    return not survived
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rooms", nargs="+")
     parser.add_argument("--count", type=int, default=20)
@@ -113,19 +149,21 @@ def main() -> None:
         shutil.copy(ROOT / "pyproject.toml", folder)
         os.chdir(folder)
         os.environ |= {"PYTHONPATH": f"{folder}/src", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+        sys.path.insert(0, f"{folder}/src")
+        sys.dont_write_bytecode = True
         mutations = sample(modules(given.rooms), given.count, given.seed)
         inside = [each.module_path.relative_to("src/cigl") for each in mutations]
         names = dict.fromkeys(path.parts[0] for path in inside)
         rooms = {name: Room(name, given.tests or [f"tests/{name}"]) for name in names}
+        for name in names:
+            import_libraries(Path("tests", name))
         noticed = 0
         for number, (each, path) in enumerate(zip(mutations, inside, strict=True), 1):
             tests = rooms[path.parts[0]].tests(each.module_path, each.start_pos[0])
-            result = mutate_and_test([each], " ".join([sys.executable, *PYTEST, "-x", *tests]), SECONDS)
-            noticed += result.test_outcome == TestOutcome.KILLED
-            place = f"{path}:{each.start_pos[0]} {each.operator_name} ({len(tests)} tests)"
-            print(f"{number} of {len(mutations)}: {result.test_outcome.value} {place}", flush=True)
-            if result.test_outcome != TestOutcome.KILLED:
-                print(result.diff, flush=True)
+            found = is_noticed(each, tests)
+            noticed += found
+            what = f"{each.operator_name.removeprefix('core/')} in {path}:{each.start_pos[0]}"
+            print(f"{number} of {len(mutations)}: {what} {'noticed' if found else 'SURVIVED'}", flush=True)
     print(f"\n{noticed} of {len(mutations)} mutants were noticed")
 
 

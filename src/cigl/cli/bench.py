@@ -11,11 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from cigl.cli.format import command
-from cigl.cli.shared import Json, app, errors_in_one_line, importing, show_next
-from cigl.cli.status import status_line
+from cigl.cli.shared import Json, app, command, importing, show_next
 from cigl.common.errors import CiglError
 from cigl.common.phases import phase
+from cigl.common.progress import status_line
 from cigl.common.text import percent
 
 
@@ -42,38 +41,37 @@ def bench(
       cigl bench model.cigl
       cigl bench model.cigl --batch 64 --against torch,onnxruntime
     """
-    with errors_in_one_line():
-        with status_line(as_json):
-            with importing():
-                import torch
+    with status_line(as_json):
+        with importing():
+            import torch
 
-                import cigl
-                from cigl.runtime import bench as measuring
-                from cigl.runtime.engine import SparseInference
-                from cigl.runtime.saving import describe
+            import cigl
+            from cigl.runtime import bench as measuring
+            from cigl.runtime.engine import SparseInference
+            from cigl.runtime.saving import describe
 
-            rivals = measuring.rivals([name.strip() for name in against.split(",") if name.strip()])
-            start = time.perf_counter()
-            with phase(f"loading {file.name}"):
-                fast = cigl.load(file)
-            loaded = time.perf_counter() - start
-            assert isinstance(fast, SparseInference)
-            x = torch.randn(batch, *_shape(shape, describe(file)["about"], fast.plan(), file))
-            dense = cigl.load(file, engine="dense")
-            with phase("measuring"):
-                found = measuring.bench(dense, fast, x, rivals, threads=threads, seconds=seconds)
-        found["load_seconds"] = loaded
-        if as_json:
-            typer.echo(json.dumps(found))
-            return
-        typer.echo(_table(found))
-        name, again = shlex.quote(str(file)), f" --shape {shape}" * bool(shape)
-        steps = [(f"cigl predict {name} photo.jpg", "classes of images, with probabilities")]
-        if batch == 1:
-            steps.append((f"cigl bench {name} --batch 64{again}", "its speed on batches of 64"))
-        if "onnxruntime" not in rivals:
-            steps.append((f"cigl bench {name} --against torch,onnxruntime{again}", "against ONNX Runtime too"))
-        show_next(*steps[fast.preprocessing is None :])
+        rivals = measuring.rivals([name.strip() for name in against.split(",") if name.strip()])
+        start = time.perf_counter()
+        with phase(f"loading {file.name}"):
+            fast = cigl.load(file)
+        loaded = time.perf_counter() - start
+        assert isinstance(fast, SparseInference)
+        x = torch.randn(batch, *_shape(shape, describe(file)["about"], fast.plan(), file))
+        dense = cigl.load(file, engine="dense")
+        with phase("measuring"):
+            found = measuring.bench(dense, fast, x, rivals, threads=threads, seconds=seconds)
+    found["load_seconds"] = loaded
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    typer.echo(_table(found))
+    name, again = shlex.quote(str(file)), f" --shape {shape}" * bool(shape)
+    steps = [(f"cigl predict {name} photo.jpg", "classes of images, with probabilities")]
+    if batch == 1:
+        steps.append((f"cigl bench {name} --batch 64{again}", "its speed on batches of 64"))
+    if "onnxruntime" not in rivals:
+        steps.append((f"cigl bench {name} --against torch,onnxruntime{again}", "against ONNX Runtime too"))
+    show_next(*steps[fast.preprocessing is None :])
 
 
 def _shape(asked: str, about: Any, plan: dict[str, Any], file: Path) -> list[int]:

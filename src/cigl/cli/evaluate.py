@@ -10,9 +10,8 @@ from typing import Annotated
 import typer
 
 from cigl.cli.completion import one_of
-from cigl.cli.format import command
-from cigl.cli.shared import Explain, Json, app, errors_in_one_line, importing, show_next
-from cigl.cli.status import status_line
+from cigl.cli.shared import Explain, Json, app, command, importing, show_next
+from cigl.common.progress import status_line
 
 SPLITS = ["test", "validation", "train"]
 
@@ -41,19 +40,18 @@ def evaluate(
       cigl evaluate runs/001
       cigl evaluate runs/001 --temperature --explain
     """
-    with errors_in_one_line():
-        with status_line(as_json):
-            with importing():
-                from cigl.train.evaluate import evaluate_run
-            found = evaluate_run(run, split=split, temperature=temperature, masks=mc)
-            parts = [split, *(["temperature"] if temperature else []), *([f"mc{mc}"] if mc is not None else [])]
-            name = run / ("evaluation-" + "-".join(parts))
-            found.to_json(name.with_suffix(".json"))
-            found.reliability_diagram(name.with_suffix(".svg"))
-        if as_json:
-            typer.echo(json.dumps({"folder": str(run), "split": split} | found.to_dict()))
-            return
-        typer.echo(found)
-        typer.echo(f"\n{found.explain()}" if explain else "(--explain says what these numbers mean)")
-        typer.echo(f"\nreliability diagram: {name}.svg\nreport: {name}.json, .npz")
-        show_next((f"cigl export {shlex.quote(str(run))} model.cigl", "write the model as one small file"))
+    with status_line(as_json):
+        with importing():
+            from cigl.train.evaluate import evaluate_run
+        found = evaluate_run(run, split=split, temperature=temperature, masks=mc)
+        parts = [split, *(["temperature"] if temperature else []), *([f"mc{mc}"] if mc is not None else [])]
+        name = run / ("evaluation-" + "-".join(parts))
+        found.to_json(name.with_suffix(".json"))
+        found.reliability_diagram(name.with_suffix(".svg"))
+    if as_json:
+        typer.echo(json.dumps({"folder": str(run), "split": split} | found.to_dict()))
+        return
+    typer.echo(found)
+    typer.echo(f"\n{found.explain()}" if explain else "(--explain says what these numbers mean)")
+    typer.echo(f"\nreliability diagram: {name}.svg\nreport: {name}.json, .npz")
+    show_next((f"cigl export {shlex.quote(str(run))} model.cigl", "write the model as one small file"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import typer
@@ -102,8 +102,3 @@ def mistake(text: str) -> str:
 
 def make_app(**options: Any) -> typer.Typer:
     return typer.Typer(cls=Group, rich_markup_mode=None, no_args_is_help=True, **options)
-
-
-def command(app: typer.Typer, name: str | None = None) -> Callable[[Any], Any]:
-    """Adds a function to an app as a command."""
-    return app.command(name, cls=Command)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cigl.cli.completion import one_of, study_or_file
-from cigl.cli.format import command, make_app
-from cigl.cli.shared import OUTPUT, Json, app, errors_in_one_line, show_names, show_next
+from cigl.cli.format import make_app
+from cigl.cli.shared import OUTPUT, Json, app, command, name_values, show_names, show_next
 from cigl.common.errors import CiglError
 
 if TYPE_CHECKING:
@@ -35,10 +35,9 @@ def study_list(as_json: Json = False) -> None:
     Example:
       cigl study list
     """
-    with errors_in_one_line():
-        from cigl.study import catalogue
+    from cigl.study import catalogue
 
-        show_names(catalogue.names(), as_json)
+    show_names(catalogue.names(), as_json)
 
 
 @command(study_app, "status")
@@ -54,19 +53,18 @@ def study_status(
     Example:
       cigl study status studies/main
     """
-    with errors_in_one_line():
-        from cigl.study.show import show_status, status
-        from cigl.study.store import StudyFolder
+    from cigl.study.show import show_status, status
+    from cigl.study.store import StudyFolder
 
-        state = status(StudyFolder(folder))
-        if as_json:
-            typer.echo(json.dumps(state))
-        else:
-            show_status(state)
-            show_next(*_next(state))
+    state = status(StudyFolder(folder))
+    if as_json:
+        typer.echo(json.dumps(state))
+    else:
+        show_status(state)
+        show_next(*_next(state))
 
 
-@command(study_app, "run")
+@command(study_app, "run", "finished runs are kept; the same command resumes the study.")
 def study_run(
     what: Annotated[
         str,
@@ -144,26 +142,25 @@ def study_run(
       cigl study run mine.yaml --out studies/mine --only sparsity=0.9,0.95
       cigl study run main --scale paper --set device=cuda --ray auto --out /shared/main
     """
-    with errors_in_one_line(lambda: "finished runs are kept; the same command resumes the study."):
-        from cigl.study.engine import run_cells
-        from cigl.study.show import grid_progress, show_status, status
-        from cigl.study.store import StudyFolder
+    from cigl.study.engine import run_cells
+    from cigl.study.show import grid_progress, show_status, status
+    from cigl.study.store import StudyFolder
 
-        study = _study(what, scale, seeds, _pairs("--set", replace or []))
-        wanted = study.only(axes(only or []))
-        workers = _workers(jobs, ray, ranks)
-        folder = StudyFolder(out)
-        folder.create(study, runs)
-        with grid_progress(study.name, quiet or as_json) as show:
-            tally = run_cells(folder, wanted, workers(folder), show)
-        state = status(folder)
-        if as_json:
-            typer.echo(json.dumps(state))
-        else:
-            show_status(state)
-            show_next(*_next(state))
-        if tally.failed:
-            raise typer.Exit(1)
+    study = _study(what, scale, seeds, name_values("--set", replace or []))
+    wanted = study.only(axes(only or []))
+    workers = _workers(jobs, ray, ranks)
+    folder = StudyFolder(out)
+    folder.create(study, runs)
+    with grid_progress(study.name, quiet or as_json) as show:
+        tally = run_cells(folder, wanted, workers(folder), show)
+    state = status(folder)
+    if as_json:
+        typer.echo(json.dumps(state))
+    else:
+        show_status(state)
+        show_next(*_next(state))
+    if tally.failed:
+        raise typer.Exit(1)
 
 
 def _next(state: dict[str, Any]) -> list[tuple[str, str]]:
@@ -189,9 +186,7 @@ def axes(texts: list[str]) -> dict[str, list[str]]:
     return found
 
 
-def _study(what: str, scale: str | None, seeds: str | None, keys: dict[str, str]) -> Study:
-    import yaml
-
+def _study(what: str, scale: str | None, seeds: str | None, keys: dict[str, Any]) -> Study:
     from cigl.study import catalogue
     from cigl.study.grid import Study
     from cigl.train.config import read_keys
@@ -202,12 +197,7 @@ def _study(what: str, scale: str | None, seeds: str | None, keys: dict[str, str]
         raise CiglError(f"--scale is for the studies of `cigl study list`, and {what} is a file: leave --scale out.")
     else:
         study = Study.of(read_keys(Path(what)))
-    try:
-        given = {key: yaml.safe_load(value) for key, value in keys.items()}
-    except yaml.YAMLError:
-        text = ", ".join(f"{key}={value}" for key, value in keys.items())
-        raise CiglError(f"--set has {text}: give values as in a YAML file.") from None
-    study = study.with_keys(given)
+    study = study.with_keys(keys)
     return study if seeds is None else study.with_seeds(_seeds(seeds))
 
 
@@ -216,17 +206,6 @@ def _seeds(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(",") if part) if "," in text else tuple(range(int(text)))
     except ValueError:
         raise CiglError(f"--seeds is {text!r}: give a number of seeds, or seeds such as 0,1,5.") from None
-
-
-def _pairs(option: str, texts: list[str]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in texts]
-    for name, equals, value in pairs:
-        if not (name and equals and value):
-            raise CiglError(f"{option} has {name + equals + value!r}: give name=value.")
-    names = [name.strip() for name, _, _ in pairs]
-    if repeated := [name for name in names if names.count(name) > 1]:
-        raise CiglError(f"{option} has {repeated[0]} more than once: give it once.")
-    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _workers(jobs: int | None, ray: str | None, ranks: int) -> Callable[[StudyFolder], Workers]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cigl.cli.shared import importing
 from cigl.common.errors import CiglError
@@ -45,9 +45,10 @@ def opened(path: Path, fast: bool) -> Opened:
     found = cigl.runtime.describe(path)
     classes, preprocessing = read_entries(found)
     about = found["about"]
-    shape = about.get("shape") if isinstance(about, dict) else None
+    shape: Any = about.get("shape") if isinstance(about, dict) else None
     if preprocessing is not None:
         shape = list(preprocessing.shape)
-    known = bool(shape) and is_shape(shape) and math.prod(shape) < 2**28
+    if not shape or not is_shape(shape) or math.prod(shape) >= 2**28:
+        shape = None
     model = cigl.load(path) if fast else cigl.load(path, engine="dense", calibrated=False)
-    return Opened(model, tuple(shape) if known else None, classes, preprocessing, found["temperature"])
+    return Opened(model, None if shape is None else tuple(shape), classes, preprocessing, found["temperature"])

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from cigl.cli.completion import completion
-from cigl.cli.format import command
+from cigl.cli.format import Command
 from cigl.cli.shared import OUTPUT, app, errors_in_one_line, importing, name_values, show_next
 from cigl.common.errors import CiglError
 from cigl.common.text import percent
@@ -56,9 +56,8 @@ def train_command(**options: Any) -> None:
         with progress_bar(quiet or not is_first("all"), _title(config, special["resume"], out)) as progress:
             with importing():
                 from cigl.train.ranks.rendezvous import joined
-                from cigl.train.run import complete, resume, train
+                from cigl.train.run import Execution, complete, resume, train
 
-            log = _log(special)
             with joined(special["timeout_minutes"]) as ranks:
                 ranks.refuse_different(_given(config, special, flags))
                 out = Path(ranks.from_main(str(out)))
@@ -67,12 +66,12 @@ def train_command(**options: Any) -> None:
                     "checkpoint_minutes": special["checkpoint_minutes"],
                     "ranks": ranks,
                     "threads": special["threads"],
-                    **log,
+                    **_log(special),
                 }
                 if special["resume"] is not None:
                     result = resume(out, kernels=flags.get("kernels"), **common)
                 elif may_go_on:
-                    result = complete(config, out, every_epoch=True, **common)
+                    result = complete(config, out, Execution(every_epoch=True, **common))
                 else:
                     result = train(config, out, **common)
         if not ranks.is_main:
@@ -249,4 +248,4 @@ def _about(text: str, default: Any) -> str:
 
 train_command.__signature__ = _signature()  # type: ignore[attr-defined]
 train_command.__annotations__ = {name: p.annotation for name, p in _signature().parameters.items()}
-command(app, "train")(train_command)
+app.command("train", cls=Command)(train_command)

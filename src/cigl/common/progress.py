@@ -106,7 +106,8 @@ class Count:
 
     def __init__(self, what: str, unit: str = "", per: float = 1):
         self._what, self._unit, self._per = what, unit, per
-        self._done, self._total, self._speed = 0, None, Speed()
+        self._done, self._speed = 0, Speed()
+        self._total: int | None = None
 
     def update(self, done: int, total: int | None) -> None:
         self._speed.add(done - self._done)

@@ -80,7 +80,7 @@ def test_warnings_of_a_run_speak_in_flags(tmp_path):
         (["train", "--clip", "0"], "--clip is 0.0: "),
         (["train", "--lr", "0"], "--lr is 0.0: "),
         (["train", "--weight-decay", "-1"], "--weight-decay is -1.0: "),
-        (["train", "--milestones", "0.7,0.5"], "--milestones are [0.7, 0.5]: "),
+        (["train", "--milestones", "0.7,0.5"], "--milestones is [0.7, 0.5]: "),
         (["train", "--milestones", "a"], "--milestones is 'a': "),
         (["train", "--train-size", "9999999"], "--train-size is 9999999, but mnist1d has "),
         (["train", "--batch-size", "999999"], ": lower --batch-size."),

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cigl.cli.shared import Json, app, command, importing, show_next
+from cigl.cli.shared import Json, app, argument, command, importing, option, show_next
 from cigl.common.errors import CiglError
 from cigl.common.phases import phase
 from cigl.common.progress import status_line
@@ -20,14 +20,11 @@ from cigl.common.text import percent
 
 @command(app)
 def bench(
-    file: Annotated[Path, typer.Argument(help="a .cigl file, from cigl export or cigl.save", show_default=False)],
+    file: Annotated[Path, argument("a .cigl file, from cigl export or cigl.save")],
     batch: Annotated[int, typer.Option(min=1, help="batch size")] = 1,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of each engine")] = 1,
     against: Annotated[str, typer.Option(help="dense engines to compare with: torch, onnxruntime or both")] = "torch",
-    shape: Annotated[
-        str,
-        typer.Option(help="shape of one input, such as 3x224x224, if the file does not have it", show_default=False),
-    ] = "",
+    shape: Annotated[str, option("shape of one input, such as 3x224x224, if the file does not have it")] = "",
     seconds: Annotated[float, typer.Option(min=0.0, help="how long to measure")] = 5.0,
     as_json: Json = False,
 ) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from cigl.cli.completion import datasets
 from cigl.cli.format import make_app
-from cigl.cli.shared import Json, app, command, importing, show_columns, show_names, show_next
+from cigl.cli.shared import Json, app, argument, command, importing, show_columns, show_names, show_next
 from cigl.common.progress import status_line
 
 if TYPE_CHECKING:
@@ -33,36 +33,26 @@ def data_list(as_json: Json = False) -> None:
         from cigl.data.stored import stored
     known, here = cigl.data.names(), stored()
     if as_json:
-        typer.echo(json.dumps({name: _plain(about, here.get(name)) for name, about in known.items()}))
+        typer.echo(json.dumps({name: _plain(about, here[name]) for name, about in known.items()}))
         return
-    show_columns([(name, _state(here.get(name)), about) for name, about in known.items()])
+    show_columns([(name, _state(here[name]), about) for name, about in known.items()])
     if missing := [name for name, each in here.items() if each.state == "not downloaded"]:
         show_next((f"cigl data get {missing[0]}", "download a dataset"))
 
 
-def _state(found: Stored | None) -> str:
-    """In a word or two, with the size.
-
-    >>> _state(None)
-    'yours'
-    """
-    if found is None:
-        return "yours"
+def _state(found: Stored) -> str:
+    """In a word or two, with the size."""
     return found.state if found.bytes is None else f"{found.state}, {found.bytes / 1e6:.0f} MB"
 
 
-def _plain(about: str, found: Stored | None) -> dict[str, Any]:
-    if found is None:
-        return {"about": about, "state": "yours", "path": None, "bytes": None}
+def _plain(about: str, found: Stored) -> dict[str, Any]:
     path = None if found.path is None else str(found.path)
     return {"about": about, "state": found.state, "path": path, "bytes": found.bytes}
 
 
 @command(data_app, "get")
 def data_get(
-    name: Annotated[
-        str, typer.Argument(help="a name from `cigl data list`", show_default=False, autocompletion=datasets)
-    ],
+    name: Annotated[str, argument("a name from `cigl data list`", autocompletion=datasets)],
     as_json: Json = False,
 ) -> None:
     """Download a dataset and check it.

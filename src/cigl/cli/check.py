@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cigl.cli.catalogues import data_app
-from cigl.cli.shared import Json, command, show_next
+from cigl.cli.shared import Json, argument, command, show_next
 from cigl.common.progress import counting
 
 if TYPE_CHECKING:
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 @command(data_app, "check")
 def data_check(
-    place: Annotated[
-        str, typer.Argument(metavar="PATH", help="a folder of images with train/ and val/", show_default=False)
-    ],
+    place: Annotated[str, argument("a folder of images with train/ and val/", metavar="PATH")],
     workers: Annotated[int, typer.Option(min=1, help="number of images to read at a time")] = 2,
     as_json: Json = False,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from cigl.cli.completion import one_of
-from cigl.cli.shared import Explain, Json, app, command, importing, show_next
+from cigl.cli.shared import Explain, Json, app, argument, command, importing, option, show_next
 from cigl.common.progress import status_line
 
 SPLITS = ["test", "validation", "train"]
@@ -18,15 +18,12 @@ SPLITS = ["test", "validation", "train"]
 
 @command(app)
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="folder of a finished run", show_default=False)],
+    run: Annotated[Path, argument("folder of a finished run")],
     split: Annotated[
         str, typer.Option(help="data to evaluate on: test, validation or train", autocompletion=one_of(lambda: SPLITS))
     ] = "test",
-    temperature: Annotated[bool, typer.Option("--temperature", help="apply the run's temperature")] = False,
-    mc: Annotated[
-        int | None,
-        typer.Option(min=1, help="average the predictions over this many draws of the random mask", show_default=False),
-    ] = None,
+    temperature: Annotated[bool, option("apply the run's temperature", None, "--temperature")] = False,
+    mc: Annotated[int | None, option("average the predictions over this many draws of the random mask", min=1)] = None,
     explain: Explain = False,
     as_json: Json = False,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from cigl.cli.opening import opened
-from cigl.cli.shared import Json, app, command, importing, show_next
+from cigl.cli.shared import Json, app, argument, command, importing, option, show_next
 from cigl.common.errors import CiglError
 from cigl.common.phases import phase
 from cigl.common.progress import status_line
@@ -19,13 +19,9 @@ from cigl.common.text import percent
 
 @command(app)
 def export(
-    run: Annotated[
-        Path, typer.Argument(help="folder of a finished run; for ONNX also a .cigl file", show_default=False)
-    ],
-    file: Annotated[Path, typer.Argument(help="the file to write: model.cigl or model.onnx", show_default=False)],
-    half: Annotated[
-        bool, typer.Option("--half", help="store the weights of a .cigl file in fp16: a third smaller")
-    ] = False,
+    run: Annotated[Path, argument("folder of a finished run; for ONNX also a .cigl file")],
+    file: Annotated[Path, argument("the file to write: model.cigl or model.onnx")],
+    half: Annotated[bool, option("store the weights of a .cigl file in fp16: a third smaller", None, "--half")] = False,
     as_json: Json = False,
 ) -> None:
     """Write a finished run's model as a .cigl or .onnx file.

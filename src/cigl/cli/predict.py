@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from cigl.cli.opening import Opened, opened
-from cigl.cli.shared import Json, app, command, show_next
+from cigl.cli.shared import Json, app, argument, command, show_next
 from cigl.common.errors import CiglError
 from cigl.common.progress import Tick, counting, status_line
 from cigl.common.text import count, percent
@@ -24,8 +24,8 @@ MANY = 64  # images, beyond which a progress bar is shown
 
 @command(app)
 def predict(
-    model: Annotated[Path, typer.Argument(help="a .cigl file, or the folder of a finished run", show_default=False)],
-    images: Annotated[list[Path], typer.Argument(help="image files, or folders of images", show_default=False)],
+    model: Annotated[Path, argument("a .cigl file, or the folder of a finished run")],
+    images: Annotated[list[Path], argument("image files, or folders of images")],
     top: Annotated[int, typer.Option(min=1, help="number of classes to show for each image")] = 1,
     as_json: Json = False,
 ) -> None:

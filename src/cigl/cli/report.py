@@ -9,20 +9,15 @@ from typing import Annotated
 
 import typer
 
-from cigl.cli.shared import Json, app, command, importing, show_next
+from cigl.cli.shared import Json, app, argument, command, importing, option, show_next
 from cigl.common.phases import phase
 from cigl.common.progress import status_line
 
 
 @command(app)
 def report(
-    folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR", help="folders of studies, from cigl study run", show_default=False)
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(help="the page to write (default: report.html in the first DIR)", show_default=False),
-    ] = None,
+    folders: Annotated[list[Path], argument("folders of studies, from cigl study run", metavar="DIR")],
+    out: Annotated[Path | None, option("the page to write (default: report.html in the first DIR)")] = None,
     as_json: Json = False,
 ) -> None:
     """Turn finished studies into a page with tables and figures.

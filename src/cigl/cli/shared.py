@@ -43,9 +43,18 @@ def _options(
     pass
 
 
+def argument(about: str, **more: Any) -> Any:
+    return typer.Argument(help=about, show_default=False, **more)
+
+
+def option(about: str, panel: str | None = None, *names: str, **more: Any) -> Any:
+    """An option whose help says what happens without it, where that needs to be said."""
+    return typer.Option(*names, help=about, show_default=False, rich_help_panel=panel, **more)
+
+
 OUTPUT = "Output"  # the group of options that every command has
-Json = Annotated[bool, typer.Option("--json", help="print JSON, for scripts", rich_help_panel=OUTPUT)]
-Explain = Annotated[bool, typer.Option("--explain", help="explain the numbers in the table", rich_help_panel=OUTPUT)]
+Json = Annotated[bool, option("print JSON, for scripts", OUTPUT, "--json")]
+Explain = Annotated[bool, option("explain the numbers in the table", OUTPUT, "--explain")]
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import typer
 
 from cigl.cli.completion import one_of, study_or_file
 from cigl.cli.format import make_app
-from cigl.cli.shared import OUTPUT, Json, app, command, name_values, show_names, show_next
+from cigl.cli.shared import OUTPUT, Json, app, argument, command, name_values, option, show_names, show_next
 from cigl.common.errors import CiglError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def study_list(as_json: Json = False) -> None:
 
 @command(study_app, "status")
 def study_status(
-    folder: Annotated[Path, typer.Argument(help="folder of a study", show_default=False)],
+    folder: Annotated[Path, argument("folder of a study")],
     as_json: Json = False,
 ) -> None:
     """Show how far a study is.
@@ -68,67 +68,34 @@ def study_status(
 def study_run(
     what: Annotated[
         str,
-        typer.Argument(
+        argument(
+            "a name from `cigl study list`, or a grid of your own",
             metavar="NAME|FILE.yaml",
-            help="a name from `cigl study list`, or a grid of your own",
-            show_default=False,
             autocompletion=study_or_file,
         ),
     ],
-    out: Annotated[Path, typer.Option(help="folder of the study", show_default=False)],
+    out: Annotated[Path, option("folder of the study")],
     scale: Annotated[
-        str | None,
-        typer.Option(
-            help="small, small-conv or paper (default: small)",
-            show_default=False,
-            autocompletion=one_of(lambda: SCALES),
-            rich_help_panel=WHAT,
-        ),
+        str | None, option("small, small-conv or paper (default: small)", WHAT, autocompletion=one_of(lambda: SCALES))
     ] = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option(
-            help="how many seeds, or which: 3, or 0,1,5 (default: 3)", show_default=False, rich_help_panel=WHAT
-        ),
-    ] = None,
+    seeds: Annotated[str | None, option("how many seeds, or which: 3, or 0,1,5 (default: 3)", WHAT)] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(
-            help="only a part of the grid, by method, sparsity, setting and seed: sparsity=0.9,0.95,method=cigl,rigl",
-            show_default=False,
-            rich_help_panel=WHAT,
+        option(
+            "only a part of the grid, by method, sparsity, setting and seed: sparsity=0.9,0.95,method=cigl,rigl", WHAT
         ),
     ] = None,
     replace: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            help="an option of cigl train for all runs, such as dataset=folder:PATH; may be repeated",
-            show_default=False,
-            rich_help_panel=WHAT,
-        ),
+        option("an option of cigl train for all runs, such as dataset=folder:PATH; may be repeated", WHAT, "--set"),
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="number of runs at a time (default: cores / ranks)", show_default=False, rich_help_panel=HOW
-        ),
-    ] = None,
-    ranks: Annotated[
-        int, typer.Option(min=1, help="number of processes that train each run together", rich_help_panel=HOW)
-    ] = 1,
+    jobs: Annotated[int | None, option("number of runs at a time (default: cores / ranks)", HOW, min=1)] = None,
+    ranks: Annotated[int, option("number of processes that train each run together (default: 1)", HOW, min=1)] = 1,
     runs: Annotated[
-        Path | None,
-        typer.Option(
-            help="folder of runs, which studies can share (default: runs in --out)",
-            show_default=False,
-            rich_help_panel=HOW,
-        ),
+        Path | None, option("folder of runs, which studies can share (default: runs in --out)", HOW)
     ] = None,
-    ray: Annotated[
-        str | None, typer.Option(help="run on Ray: local, auto or an address", show_default=False, rich_help_panel=HOW)
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar", rich_help_panel=OUTPUT)] = False,
+    ray: Annotated[str | None, option("run on Ray: local, auto or an address", HOW)] = None,
+    quiet: Annotated[bool, option("no progress bar", OUTPUT, "--quiet")] = False,
     as_json: Json = False,
 ) -> None:
     """Run an experiment, or what is left of it.

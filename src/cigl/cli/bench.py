@@ -38,6 +38,16 @@ def bench(
       cigl bench model.cigl
       cigl bench model.cigl --batch 64 --against torch,onnxruntime
     """
+    if file.is_dir():
+        raise CiglError(
+            f"{file} is a folder, and a file is measured: write the run's model into one first, "
+            f"`cigl export {shlex.quote(str(file))} model.cigl`, then `cigl bench model.cigl`."
+        )
+    if file.suffix.lower() == ".onnx":
+        raise CiglError(
+            f"{file} is an ONNX file: give the run's .cigl file, and `cigl bench model.cigl --against onnxruntime` "
+            "measures both."
+        )
     with status_line(as_json):
         with importing():
             import torch

@@ -11,6 +11,7 @@ import typer
 
 from cigl.cli.completion import one_of
 from cigl.cli.shared import Explain, Json, app, argument, command, importing, option, show_next
+from cigl.common.errors import CiglError
 from cigl.common.progress import status_line
 
 SPLITS = ["test", "validation", "train"]
@@ -37,6 +38,11 @@ def evaluate(
       cigl evaluate runs/001
       cigl evaluate runs/001 --temperature --explain
     """
+    if run.is_file():
+        raise CiglError(
+            f"{run} is a file, which has no test data: give the folder of the run that it was exported from, `cigl "
+            f"evaluate RUN`; or call cigl.evaluate(cigl.load({str(run)!r}), loader) in Python."
+        )
     with status_line(as_json):
         with importing():
             from cigl.train.evaluate import evaluate_run

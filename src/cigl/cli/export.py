@@ -38,6 +38,11 @@ def export(
       cigl export runs/001 model.onnx
     """
     is_onnx = file.suffix.lower() == ".onnx"
+    if not is_onnx and file.suffix.lower() != ".cigl":
+        raise CiglError(
+            f"{file} ends in neither .cigl nor .onnx, which are what can be written: give one of them. The plain state "
+            f"dict is in {run / 'model.safetensors'}."
+        )
     if is_onnx and half:
         raise CiglError("--half is for .cigl files: leave it out.")
     with status_line(as_json), phase(f"writing {file.name}"):

@@ -14,6 +14,7 @@ from cigl.cli.completion import one_of, study_or_file
 from cigl.cli.format import make_app
 from cigl.cli.shared import OUTPUT, Json, app, argument, command, name_values, option, show_names, show_next
 from cigl.common.errors import CiglError
+from cigl.common.text import count
 
 if TYPE_CHECKING:
     from cigl.study.engine import Workers
@@ -113,7 +114,7 @@ def study_run(
     from cigl.study.show import grid_progress, show_status, status
     from cigl.study.store import StudyFolder
 
-    study = _study(what, scale, seeds, name_values("--set", replace or []))
+    study = _study(what, out, scale, seeds, name_values("--set", replace or []))
     wanted = study.only(axes(only or []))
     workers = _workers(jobs, ray, ranks)
     folder = StudyFolder(out)
@@ -131,8 +132,13 @@ def study_run(
 
 
 def _next(state: dict[str, Any]) -> list[tuple[str, str]]:
-    folder = shlex.quote(state["folder"])
-    return [(f"cigl report {folder}", "tables, figures and a page")] if state["done"] else []
+    folder, steps = shlex.quote(state["folder"]), []
+    if left := state["waiting"] + len(state["failed"]):
+        file = shlex.quote(str(Path(state["folder"]) / "study.yaml"))
+        steps.append((f"cigl study run {file} --out {folder}", f"train what is left: {count(left, 'run')}"))
+    if state["done"]:
+        steps.append((f"cigl report {folder}", "tables, figures and a page"))
+    return steps
 
 
 def axes(texts: list[str]) -> dict[str, list[str]]:
@@ -153,15 +159,18 @@ def axes(texts: list[str]) -> dict[str, list[str]]:
     return found
 
 
-def _study(what: str, scale: str | None, seeds: str | None, keys: dict[str, Any]) -> Study:
+def _study(what: str, out: Path, scale: str | None, seeds: str | None, keys: dict[str, Any]) -> Study:
     from cigl.study import catalogue
     from cigl.study.grid import Study
+    from cigl.study.store import StudyFolder
     from cigl.train.config import read_keys
 
     if not what.endswith((".yaml", ".yml")):
         study = catalogue.study(what, scale or "small")
     elif scale is not None:
         raise CiglError(f"--scale is for the studies of `cigl study list`, and {what} is a file: leave --scale out.")
+    elif Path(what).resolve() == StudyFolder(out).file.resolve():  # as `cigl study status` has it
+        study = StudyFolder(out).read()
     else:
         study = Study.of(read_keys(Path(what)))
     study = study.with_keys(keys)

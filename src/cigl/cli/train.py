@@ -15,7 +15,7 @@ from cigl.cli.completion import completion
 from cigl.cli.format import Command
 from cigl.cli.shared import OUTPUT, app, errors_in_one_line, importing, name_values, show_next
 from cigl.common.errors import CiglError
-from cigl.common.text import percent
+from cigl.common.text import count, percent
 from cigl.train.config import KEYS, PRESETS, Config, key_type, resolve
 
 
@@ -52,6 +52,10 @@ def train_command(**options: Any) -> None:
             raise CiglError("with --max-restarts give --out too: a restart resumes the run in that folder.")
         config = resolve(_lists(flags), special["config"], special["preset"])
         _check_numbers(special)
+        if special["resume"] is not None and (out / "result.json").is_file():
+            if is_first("all"):
+                _show_finished(out, special["json"])
+            return
         quiet = special["quiet"] or special["json"]
         with progress_bar(quiet or not is_first("all"), _title(config, special["resume"], out)) as progress:
             with importing():
@@ -126,10 +130,9 @@ def _trackers(out: Path) -> list[str]:
 def _title(config: Config, resumed: Path | None, out: Path) -> str:
     if resumed is not None:
         return f"resuming the run in {out}"
-    epochs = f"{config.epochs} epoch{'s' * (config.epochs != 1)}"
     return (
         f"training {config.model} on {config.dataset} with {config.method} at {percent(config.sparsity)} sparsity: "
-        f"{epochs}, into {out}"
+        f"{count(config.epochs, 'epoch')}, into {out}"
     )
 
 
@@ -137,6 +140,20 @@ def _how_to_resume(out: Path) -> str:
     if not (out / "config.yaml").is_file() or (out / "result.json").is_file():
         return ""
     return f"what was trained is saved, resume it with: cigl train --resume {shlex.quote(str(out))}"
+
+
+def _show_finished(out: Path, as_json: bool) -> None:
+    """Of a run that was to be resumed."""
+    from cigl.train.folder.run_folder import RunFolder
+
+    run = RunFolder(out)
+    if as_json:
+        typer.echo(json.dumps({"folder": str(out)} | run.read_json("result.json")))
+        return
+    epochs, folder = run.read_config().epochs, shlex.quote(str(out))
+    typer.echo(f"the run in {out} is finished: it has trained its {count(epochs, 'epoch')}.")
+    longer = f"cigl train --config {shlex.quote(str(out / 'config.yaml'))} --epochs {2 * epochs}"
+    show_next((longer, "train it for longer, in a new folder"), (f"cigl evaluate {folder}", "see its report again"))
 
 
 def _show(out: Path, result: dict[str, Any], explain: bool) -> None:

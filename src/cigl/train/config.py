@@ -232,8 +232,9 @@ def _check(key: Any, value: Any) -> None:
     """What can be said of a value alone."""
     limit: Limit | None = key.metadata["limit"]
     if limit is not None and value is not None and not limit[0](value):
+        meant = f"; did you mean {value / 100:g}?" if limit is SHARE and 1 < value < 100 else "."
         value = list(value) if isinstance(value, tuple) else value
-        raise CiglError(f"{key.name} is {value}: {limit[1]}.", arguments=(key.name,))
+        raise CiglError(f"{key.name} is {value}: {limit[1]}{meant}", arguments=(key.name,))
 
 
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -313,6 +314,8 @@ def read_keys(path: Path) -> dict[str, Any]:
     with from_extra("cli", "configuration files"):
         import yaml
 
+    if not path.is_file():
+        raise CiglError(f"there is no file {path}: give a YAML file with keys and values, such as `sparsity: 0.9`.")
     try:
         text = path.read_text("utf-8")
         content, twice = yaml.safe_load(text), _written_twice(yaml.compose(text, yaml.SafeLoader), set())

@@ -88,11 +88,12 @@ def train(
     folder = RunFolder(out, ranks)
     with listening() as requests:
         _refuse_started(folder)
-        trainer = opened(config, ranks)  # what is wrong shows before there is a folder
-        _check(requests, ranks)
-        with folder.locked():
-            _refuse_started(folder)
-            return _Run(folder, trainer, requests, how).to_its_end()
+        with folder.made():
+            trainer = opened(config, ranks)
+            _check(requests, ranks)
+            with folder.locked():
+                _refuse_started(folder)
+                return _Run(folder, trainer, requests, how).to_its_end()
 
 
 def _check(requests: Requests, ranks: Ranks) -> None:

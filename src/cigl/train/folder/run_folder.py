@@ -23,7 +23,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
@@ -84,6 +84,25 @@ class RunFolder:
     def is_locked(self) -> bool:
         """Whether a process is training here now."""
         return is_locked(self.path / "lock")
+
+    @contextmanager
+    def made(self) -> Iterator[None]:
+        """There for the block, so that a place that can't be written to is known first; gone if it stays empty."""
+        new = [each for each in (self.path, *self.path.parents) if not each.exists()] if self.is_writer else []
+        try:
+            for each in reversed(new):
+                try:
+                    each.mkdir(exist_ok=True)
+                except OSError as error:
+                    reason = error.strerror or error
+                    raise CiglError(
+                        f"{self.path} can't be made ({reason}): choose another place with --out."
+                    ) from error
+            yield
+        finally:
+            for each in new:
+                with suppress(OSError):  # it holds the run
+                    each.rmdir()
 
     @contextmanager
     def locked(self) -> Iterator[None]:

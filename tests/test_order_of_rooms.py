@@ -41,7 +41,7 @@ cigl.data
 cigl.integrations
 cigl.train.config cigl.train.signals
 cigl.train.ranks
-cigl.train.evaluation_batch cigl.train.gradients cigl.train.optim cigl.train.threads cigl.train.trainer
+cigl.train.cost cigl.train.gradients cigl.train.optim cigl.train.threads cigl.train.trainer
 cigl.train.folder
 cigl.train
 cigl.study

@@ -104,7 +104,9 @@ def test_colours_come_from_the_colour_scheme(written):
     plots = re.findall(r"<svg.*?</svg>", written.read_text(), re.S)
     assert plots
     for plot in plots:
-        assert not re.search(r"(#[0-9a-fA-F]{3,6}\b|rgb\(|style=)", re.sub(r'data-runs="[^"]*"', "", plot))
+        painted = re.findall(r"(?:fill|stroke): ([^;\"]+)", plot)
+        assert painted
+        assert all(one == "none" or re.match(r"var\(--|color-mix\(|url\(#", one) for one in painted)
 
 
 def test_the_data_can_be_downloaded(seen, finished):
@@ -246,7 +248,7 @@ plot.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"}));
 const read = [tip.hidden, tip.textContent];
 plot.dispatchEvent(new KeyboardEvent("keydown", {key: "Escape"}));
 const closed = tip.hidden;
-plot.querySelector(".point .mark").dispatchEvent(new MouseEvent("click", {bubbles: true}));
+plot.querySelector(".point circle").dispatchEvent(new MouseEvent("click", {bubbles: true}));
 const tapped = [tip.hidden, tip.textContent], box = tip.getBoundingClientRect();
 const inside = box.left >= 0 && box.right <= innerWidth;
 const entries = performance.getEntriesByType("resource").map(entry => entry.name);

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from cigl.common.text import count, percent
 from cigl.report.evidence.comparisons import change, relative
-from cigl.report.evidence.figure_data import LinesData, MasksData, Panel, Polygon, PolygonsData
+from cigl.report.evidence.figure_data import LinesData, Panel, Polygon, PolygonsData
 from cigl.report.evidence.measurements import Evidence
 from cigl.report.evidence.metrics import ACCURACY, ECE
 from cigl.report.evidence.recognise import of_kind
@@ -164,10 +164,10 @@ def of_turns(evidence: Evidence, setting: str, data: LinesData) -> list[str]:
     return parts or _levels(data)
 
 
-def of_masks(evidence: Evidence, setting: str, data: MasksData) -> list[str]:
+def of_masks(evidence: Evidence, setting: str, data: LinesData) -> list[str]:
     parts = []
-    for line in data.lines:
-        drops = [f"{signed(-drop, 2)} at {percent(s)}" for s, drop in zip(line.sparsity, line.drop.mean, strict=True)]
+    for line in data.panels[1].lines:
+        drops = [f"{signed(-drop, 2)} at {percent(s)}" for s, drop in zip(line.sparsity, line.mean, strict=True)]
         parts.append(f"{line.label}: under random masks accuracy changes by {', '.join(drops)} (points).")
     return parts
 

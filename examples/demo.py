@@ -156,7 +156,7 @@ def write_page(
     from cigl.common.files import write
     from cigl.report.figures.drawing import diagrams
     from cigl.report.figures.interactive import At, interactive
-    from cigl.report.page.document import document
+    from cigl.report.page.layout import document
 
     heads, rows = table
     cells = [

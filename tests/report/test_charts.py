@@ -8,7 +8,7 @@ from cigl.report.evidence.figure_data import Line, LinesData, Panel
 from cigl.report.figures.drawing import lines
 from cigl.report.figures.interactive import At, interactive
 from cigl.report.figures.styles import COLORS
-from cigl.report.page.document import asset
+from cigl.report.page.layout import asset
 
 
 def variables():

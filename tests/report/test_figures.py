@@ -22,7 +22,7 @@ from cigl.report.figures.catalogue import (
 )
 from cigl.report.figures.interactive import At, interactive
 from cigl.report.figures.styles import looks
-from cigl.report.tables.extrema import turning_points
+from cigl.report.tables.findings import turning_points
 from cigl.study.catalogue import EXPERIMENTS, SCALES, study
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cigl.calibrate.reports.evaluate import evaluating
+from cigl.calibrate.reports.evaluation import evaluating
 
 MOST = 500
 MEMORY = 512 << 20  # bytes, for what a batch needs beside the model

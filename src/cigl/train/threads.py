@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from cigl.calibrate.reports.evaluate import evaluating
+from cigl.calibrate.reports.evaluation import evaluating
 from cigl.common.errors import CiglError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from torch import nn
 
 from cigl import CiglError
 from cigl.calibrate import corrupt, under_shift
-from cigl.calibrate.corrections.corrupt import KINDS
+from cigl.calibrate.corrections.corruptions import KINDS
 
 IMAGES = torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cigl.calibrate.reports.report import Estimate, Report
+from cigl.calibrate.reports.classification import Estimate, Report
 from cigl.common.errors import CiglError
 from cigl.common.files import whole_file
 
@@ -37,7 +37,7 @@ def prepare_reliability_diagram(report: Report) -> dict[str, Any]:
     """What a reliability diagram shows: a bar per bin that has samples, and the text of its corner.
 
     >>> from cigl.calibrate import prepare_reliability_diagram
-    >>> from cigl.calibrate.reports.report import report
+    >>> from cigl.calibrate.reports.classification import report
     >>> shown = prepare_reliability_diagram(report(probabilities=[[0.9, 0.1]] * 4, labels=[0, 0, 0, 1], bins=10))
     >>> [(bar["count"], bar["accuracy"], round(bar["confidence"], 2)) for bar in shown["bars"]]
     [(4, 0.75, 0.9)]
@@ -57,7 +57,7 @@ def reliability_diagrams(reports: Mapping[str, Report], path: str | os.PathLike[
 
     >>> from cigl import reliability_diagrams
     >>> import tempfile
-    >>> from cigl.calibrate.reports.report import report
+    >>> from cigl.calibrate.reports.classification import report
     >>> one = report(probabilities=[[0.9, 0.1]] * 4, labels=[0, 0, 0, 1])
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     reliability_diagrams({"dense": one, "sparse": one}, f"{folder}/both.svg")

@@ -190,7 +190,7 @@ class Kind:
     suits: Callable[[Study], bool]
     prepare: Callable[[Evidence, str], Any]
     chart: Callable[[Any], Chart]
-    note: Callable[[Any], str]
+    note: str | Callable[[Any], str]
     finding: Callable[[Evidence, str, Any], list[str]] = lambda evidence, setting, data: []
     plot: Callable[[Any, Path], None] | None = None  # where documents have another form of it than the page
 
@@ -202,7 +202,8 @@ class Kind:
         title = f"{self.title}, {evidence.title(setting)}"
         finding, chart = tuple(self.finding(evidence, setting, data)), self.chart(data)
         plot = partial(self.plot, data) if self.plot else chart.plot
-        return Figure(f"{name}-{setting}", title, setting, finding, self.note(data), data, chart, plot)
+        note = self.note if isinstance(self.note, str) else self.note(data)
+        return Figure(f"{name}-{setting}", title, setting, finding, note, data, chart, plot)
 
 
 def _has_calibrators(study: Study) -> bool:
@@ -224,39 +225,39 @@ def _compares(study: Study, *, few: bool, scaled: bool = False) -> bool:
 # In the order of the page: the first that a study has stands at its top.
 FIGURES: dict[str, Kind] = {
     "masks": Kind(
-        "Accuracy of W and of Z*W", lambda study: study.masks > 0, prepare_masks, drawing.lines, captions.of_masks,
+        "Accuracy of W and of Z*W", lambda study: study.masks > 0, prepare_masks, drawing.lines, captions.MASKS,
         findings.of_masks,
     ),
     "polygons": Kind(
-        "ECE of CigL and of calibrators", _has_calibrators, prepare_polygons, drawing.polygons, captions.of_polygons,
+        "ECE of CigL and of calibrators", _has_calibrators, prepare_polygons, drawing.polygons, captions.POLYGONS,
         findings.of_calibrators, drawing.plot_polygons,
     ),
     "ablation": Kind(
         "ECE and accuracy of CigL without its parts", _takes_cigl_apart, partial(prepare_points, parts=_PARTS),
-        drawing.rows, captions.of_points, findings.of_parts,
+        drawing.rows, partial(captions.lowest, note=captions.POINTS), findings.of_parts,
     ),
     "double-descent": Kind(
         "ECE and accuracy from dense to nearly empty", from_dense_to_empty, prepare_lines, drawing.lines,
-        captions.of_turns, findings.of_turns,
+        captions.TURNS, findings.of_turns,
     ),
     "reliability": Kind(
         "Reliability diagrams", from_dense_to_empty, prepare_reliability, drawing.reliability, captions.of_reliability,
     ),
     "sparsity": Kind(
-        "ECE and accuracy by sparsity", partial(_compares, few=False), prepare_lines, drawing.lines, captions.of_lines,
+        "ECE and accuracy by sparsity", partial(_compares, few=False), prepare_lines, drawing.lines, captions.lowest,
         findings.of_lines,
     ),
     "sparsity-temperature": Kind(
         "ECE and NLL by sparsity, after temperature scaling", partial(_compares, few=False, scaled=True),
-        partial(prepare_lines, scaled=True), drawing.lines, captions.of_scaled, findings.of_scaled,
+        partial(prepare_lines, scaled=True), drawing.lines, captions.SCALED, findings.of_scaled,
     ),
     "points": Kind(
         "ECE and accuracy, method by method", partial(_compares, few=True), prepare_points, drawing.rows,
-        captions.of_points, findings.of_lines,
+        partial(captions.lowest, note=captions.POINTS), findings.of_lines,
     ),
     "points-temperature": Kind(
         "ECE and NLL after temperature scaling", partial(_compares, few=True, scaled=True),
-        partial(prepare_points, scaled=True), drawing.rows, captions.of_scaled, findings.of_scaled,
+        partial(prepare_points, scaled=True), drawing.rows, captions.SCALED, findings.of_scaled,
     ),
 }  # fmt: skip
 # Lines need three sparsities: while a study has finished fewer, its points are drawn.

@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else: no network, no files beside it."""
+"""The report as one HTML file that needs no files beside it and no network: its policy lets nothing be fetched."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib.resources import files
+from string import Template
 from typing import Any
 from urllib.parse import quote
 
@@ -16,7 +18,6 @@ from cigl.report.evidence.metrics import lookup, tabulated
 from cigl.report.evidence.recognise import relation_to_paper
 from cigl.report.figures.catalogue import Figure
 from cigl.report.figures.interactive import At, interactive
-from cigl.report.page.document import document
 from cigl.report.tables.formats import NOTHING, Entry, Table
 
 _READING = (
@@ -229,3 +230,14 @@ def _shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.5g}"
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def document(title: str, body: str) -> str:
+    """The whole file, styles and scripts inside it; ``title`` and ``body`` are HTML."""
+    style = asset("page.css") + asset("charts.css")
+    script = asset("page.js") + asset("charts.js")
+    return Template(asset("page.html")).substitute(title=title, style=style, script=script, body=body)
+
+
+def asset(name: str) -> str:
+    return files("cigl.report").joinpath(f"assets/{name}").read_text(encoding="utf-8")

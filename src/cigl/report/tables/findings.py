@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cigl.common.text import count, percent
+from cigl.common.text import count, percent, percents, signed, span
 from cigl.report.evidence.comparisons import change, relative
 from cigl.report.evidence.figure_data import LinesData, Panel, Polygon, PolygonsData
 from cigl.report.evidence.measurements import Evidence
 from cigl.report.evidence.metrics import ACCURACY, ECE
 from cigl.report.evidence.recognise import of_kind
 from cigl.report.evidence.statistics import OverSeeds, difference
-from cigl.report.tables.extrema import turning_points
-from cigl.report.tables.text import percents, signed, span
 
 # By the sign of the significant changes of ECE and accuracy; 0 where a change is not significant.
 _VERDICTS = {
@@ -162,6 +160,25 @@ def of_turns(evidence: Evidence, setting: str, data: LinesData) -> list[str]:
         turns = "no turn in between" if len(ends) == 2 else count(len(ends) - 2, "turn")
         parts.append(f"{line.label}'s ECE goes from {', to '.join(steps)} sparsity ({turns}).")
     return parts or _levels(data)
+
+
+def turning_points(mean: Sequence[float], low: Sequence[float], high: Sequence[float]) -> list[int]:
+    """The first and last place, and between them the peaks and troughs that stand clear of each other.
+
+    >>> turning_points([1, 5, 4.9, 2, 6], [0.9, 4.9, 4.8, 1.9, 5.9], [1.1, 5.1, 5.0, 2.1, 6.1])
+    [0, 1, 3, 4]
+    """
+    found = [0]
+    extreme = 0
+    for i in range(1, len(mean)):
+        rising = mean[extreme] > mean[found[-1]]
+        if (mean[i] > mean[extreme]) == rising or extreme == found[-1]:
+            extreme = i if abs(mean[i] - mean[found[-1]]) > abs(mean[extreme] - mean[found[-1]]) else extreme
+        elif high[i] < low[extreme] or low[i] > high[extreme]:  # clear of the extreme: that was a turn
+            if high[found[-1]] < low[extreme] or low[found[-1]] > high[extreme]:
+                found.append(extreme)
+            extreme = i
+    return found if found[-1] == len(mean) - 1 else [*found, len(mean) - 1]
 
 
 def of_masks(evidence: Evidence, setting: str, data: LinesData) -> list[str]:

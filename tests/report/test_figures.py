@@ -119,7 +119,7 @@ def test_captions_count(evidence):
     (figure,) = make_figures(evidence, ["sparsity"])
     assert figure.caption.startswith("At ")
     assert "CigL is better calibrated than RigL" in figure.caption
-    assert "Lowest ECE: CigL at 80, 90, 95 % (" in figure.caption
+    assert "Lowest ECE: CigL at 80, 90 and 95 % (" in figure.caption
 
 
 LINES = ["sparsity", "sparsity-temperature"]

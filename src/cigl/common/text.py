@@ -55,10 +55,11 @@ def duration(seconds: float) -> str:
 
 def percents(sparsities: Sequence[float]) -> str:
     """
-    >>> percents([0.8, 0.999])
-    '80, 99.9 %'
+    >>> percents([0.8, 0.9, 0.999]), percents([0.9])
+    ('80, 90 and 99.9 %', '90 %')
     """
-    return ", ".join(f"{100 * sparsity:.6g}" for sparsity in sparsities) + " %"
+    *others, last = (f"{100 * sparsity:.6g}" for sparsity in sparsities)
+    return (f"{', '.join(others)} and {last}" if others else last) + " %"
 
 
 def signed(value: float, decimals: int) -> str:

@@ -168,7 +168,7 @@ def prepare_reliability(evidence: Evidence, setting: str) -> ReliabilityData:
 class Figure:
     """What it shows as plain data, what there is to see, and how it is drawn: on the page, and in files."""
 
-    name: str
+    kind: str  # of FIGURES
     title: str
     setting: str
     finding: tuple[str, ...]  # what there is to see, a sentence each
@@ -176,6 +176,10 @@ class Figure:
     data: Any
     chart: Chart
     plot: Callable[[Path], None]
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.setting}"
 
     @property
     def caption(self) -> str:
@@ -194,7 +198,7 @@ class Kind:
     finding: Callable[[Evidence, str, Any], list[str]] = lambda evidence, setting, data: []
     plot: Callable[[Any, Path], None] | None = None  # where documents have another form of it than the page
 
-    def make(self, name: str, evidence: Evidence, setting: str) -> Figure | None:
+    def make(self, kind: str, evidence: Evidence, setting: str) -> Figure | None:
         """None where finished runs have nothing to show yet."""
         data = self.prepare(evidence, setting)
         if data.is_empty:
@@ -203,7 +207,7 @@ class Kind:
         finding, chart = tuple(self.finding(evidence, setting, data)), self.chart(data)
         plot = partial(self.plot, data) if self.plot else chart.plot
         note = self.note if isinstance(self.note, str) else self.note(data)
-        return Figure(f"{name}-{setting}", title, setting, finding, note, data, chart, plot)
+        return Figure(kind, title, setting, finding, note, data, chart, plot)
 
 
 def _has_calibrators(study: Study) -> bool:

@@ -25,6 +25,7 @@ _READING = (
     "means 5 points; its noise floor is what a perfectly calibrated network would show. Significant means that the "
     "95 % interval of the paired difference excludes 0."
 )
+ENOUGH_SEEDS = 3  # to speak of a spread between them
 _HINT = (
     "Hover over or tap a point for its numbers and seeds; with the keyboard, go to a figure with Tab and through its "
     "points with the arrow keys."
@@ -48,19 +49,19 @@ class Section:
 def page(title: str, made: str, sections: Sequence[Section], downloads: Mapping[str, bytes]) -> str:
     """The whole page, the findings first; ``downloads`` are files by name, kept inside it."""
     first = sections[0]
-    parts = ["<header>", f"<h1>{escape(title)}</h1>", *(_opening(section, len(sections) > 1) for section in sections)]
-    parts += [f'<p class="reading">{_READING}</p>']
+    parts = ["<header>", f"<h1>{escape(title)}</h1>", '<nav aria-label="Contents">', "<details>"]
+    parts += ["<summary>Contents</summary>", _contents(sections), "</details>", "</nav>"]
+    parts += [_opening(section, len(sections) > 1) for section in sections]
     if first.lead is not None:
         parts += [_figure(first, first.lead, first.lead.note), f'<p class="hint">{_HINT}</p>']
-    parts += ["</header>", '<nav aria-label="Contents">', "<details open>", "<summary>Contents</summary>"]
-    parts += [_contents(sections), "</details>", "</nav>", "<main>"]
+    parts += [f'<p class="reading">{_READING}</p>', "</header>", "<main>"]
     parts += [_section(section, [one for one in section.figures if one is not first.lead]) for section in sections]
     parts += ["</main>", f'<footer><p>{escape(made)}</p><p class="downloads">{_downloads(downloads)}</p></footer>']
     return document(escape(title), "\n".join(parts))
 
 
 def _opening(section: Section, named: bool) -> str:
-    """What the study found, in words; first how much of it is still to come."""
+    """What its first figure shows, in words; before that, how much is still to come, and then what few seeds mean."""
     evidence, study = section.evidence, section.evidence.study
     left = len(evidence.missing) + len(evidence.failed) + len(evidence.damaged)
     sentences = []
@@ -69,11 +70,29 @@ def _opening(section: Section, named: bool) -> str:
         sentences.append(f"Preliminary: {len(evidence.runs)} of {count(total, 'run')} are finished.")
     several = len(evidence.settings) > 1
     for figure in section.figures:
-        sentences += [f"{figure.setting}: {sentence}" if several else sentence for sentence in figure.finding]
-    rows = "".join(f"<li>{escape(sentence)}</li>" for sentence in dict.fromkeys(sentences))
+        if section.lead is not None and figure.kind == section.lead.kind:
+            sentences += [f"{figure.setting}: {sentence}" if several else sentence for sentence in figure.finding]
+    sentences += _caution(evidence)
     name = f'<a href="#{section.name}">{escape(study.name)}</a>. ' if named else ""
     about = f"<p>{name}{escape(_sentence(study.about))}</p>" if name or study.about else ""
-    return f'<div class="finding">{about}<ul>{rows}</ul></div>' if rows else f'<div class="finding">{about}</div>'
+    return f'<div class="finding">{about}<p>{escape(" ".join(dict.fromkeys(sentences)))}</p></div>'
+
+
+def _caution(evidence: Evidence) -> list[str]:
+    """Two seeds give an interval, but hardly one to build on."""
+    groups = [
+        evidence.group(setting, method, sparsity)
+        for setting in evidence.settings
+        for method in evidence.methods(setting)
+        for sparsity in evidence.sparsities(setting, [method])
+    ]
+    most = max(map(len, groups))
+    if most >= ENOUGH_SEEDS:
+        return []
+    return [
+        f"Caution: {count(most, 'seed')} per method can't show how much seeds differ; take “significant” as "
+        f"provisional until there are at least {ENOUGH_SEEDS}."
+    ]
 
 
 def _data(kind: str, content: bytes) -> str:
@@ -180,7 +199,12 @@ def _table(section: Section, table: Table) -> str:
 
 
 def _entry(section: Section, entry: Entry, kind: str) -> str:
-    text = escape(entry.text)
+    value, interval, rest = entry.text.partition(" [")
+    text = (
+        f"{escape(value)} <small>{escape(interval + rest)}</small>".replace("<small> ", "<small>")
+        if rest
+        else escape(value)
+    )
     if entry.runs is not None and entry.text != NOTHING:
         text = f'<a href="{_link(section, "runs", *entry.runs)}">{text}</a>'
     if entry.bold:

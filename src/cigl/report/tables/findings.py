@@ -1,18 +1,19 @@
 """What a study found, in sentences made from its numbers: the page opens with them.
 
-A lower ECE alone is no gain: every verdict weighs it with the accuracy, and both numbers stand beside it.
+A lower ECE alone is no gain: every verdict weighs it with the accuracy and names the other scores that got worse, and
+all of these numbers stand beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from cigl.common.text import count, percent, percents, signed, span
 from cigl.report.evidence.comparisons import change, relative
 from cigl.report.evidence.figure_data import LinesData, Panel, Polygon, PolygonsData
 from cigl.report.evidence.measurements import Evidence
-from cigl.report.evidence.metrics import ACCURACY, ECE
+from cigl.report.evidence.metrics import ACCURACY, ECE, lookup, tabulated
 from cigl.report.evidence.recognise import of_kind
 from cigl.report.evidence.statistics import OverSeeds, difference
 
@@ -38,6 +39,13 @@ class Comparison:
     ece: OverSeeds
     accuracy: OverSeeds
     share: float
+    scores: Mapping[str, OverSeeds] = field(default_factory=dict)  # the others: NLL and Brier score
+
+    @property
+    def worse(self) -> tuple[str, ...]:
+        """The titles of those scores that are significantly worse."""
+        wrong = {"lower": 1, "higher": -1}
+        return tuple(lookup(name).title for name, one in self.scores.items() if sign(one) == wrong[lookup(name).better])
 
     def verdict(self, reference: str = "") -> str:
         """In words; a lower ECE with a lower accuracy is never simply better."""
@@ -56,7 +64,9 @@ def compare(evidence: Evidence, setting: str, method: str, scaled: bool = False)
         ece, accuracy = (change(evidence, setting, method, sparsity, name, scaled) for name in (ECE, ACCURACY))
         share = relative(evidence, setting, method, sparsity, ECE, scaled)
         if ece is not None and accuracy is not None and share is not None:
-            found.append(Comparison(sparsity, ece, accuracy, share))
+            others = {name: change(evidence, setting, method, sparsity, name, scaled) for name in tabulated()[2:]}
+            scores = {name: one for name, one in others.items() if one is not None}
+            found.append(Comparison(sparsity, ece, accuracy, share, scores))
     return found
 
 
@@ -80,18 +90,23 @@ def _compared(evidence: Evidence, setting: str, methods: Sequence[str]) -> list[
 def against_reference(evidence: Evidence, setting: str, method: str) -> str:
     """The verdict at each sparsity; sparsities of one verdict are named together."""
     label, reference = evidence.study.label(method), evidence.study.label(evidence.study.reference)
-    groups: dict[str, list[Comparison]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], list[Comparison]] = {}
     for one in compare(evidence, setting, method):
-        groups.setdefault(one.verdict(reference), []).append(one)
+        groups.setdefault((one.verdict(reference), one.worse), []).append(one)
     clauses: list[str] = []
-    for verdict, found in groups.items():
+    for (verdict, worse), found in groups.items():
         ece = span([100 * one.share for one in found], "{:+.0f}")
         accuracy = span([100 * one.accuracy.value for one in found], "{:+.1f}")
         seeds = _seeds([one.ece for one in found])
+        numbers = [f"ECE {ece} %", f"accuracy {accuracy} points"]
+        for name in found[0].scores:
+            values = [one.scores[name].value for one in found if name in one.scores]
+            numbers.append(f"{lookup(name).title} {span(values, '{:+.3f}')}")
         who = "it" if clauses else label
+        but = f", but its {' and '.join(worse)} {'is' if len(worse) == 1 else 'are'} worse" if worse else ""
         clauses.append(
-            f"at {percents([one.sparsity for one in found])} sparsity {who} is {verdict} (ECE {ece} %, accuracy "
-            f"{accuracy} points; {seeds})"
+            f"at {percents([one.sparsity for one in found])} sparsity {who} is {verdict}{but} ({', '.join(numbers)}; "
+            f"{seeds})"
         )
     text = "; ".join(clauses)
     return f"{text[0].upper()}{text[1:]}." if text else ""

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from cigl.cli.format import command
-from cigl.cli.shared import Json, app, errors_in_one_line, importing, show_next
-from cigl.cli.status import status_line
+from cigl.cli.shared import Json, app, argument, command, importing, option, show_next
 from cigl.common.errors import CiglError
 from cigl.common.phases import phase
+from cigl.common.progress import status_line
 from cigl.common.text import percent
 
 if TYPE_CHECKING:
@@ -26,14 +25,11 @@ if TYPE_CHECKING:
 
 @command(app)
 def bench(
-    model: Annotated[Path, typer.Argument(help="a .cigl file, or the folder of a finished run", show_default=False)],
+    model: Annotated[Path, argument("a .cigl file, or the folder of a finished run")],
     batch: Annotated[int, typer.Option(min=1, help="batch size")] = 1,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of each engine")] = 1,
     against: Annotated[str, typer.Option(help="dense engines to compare with: torch, onnxruntime or both")] = "torch",
-    shape: Annotated[
-        str,
-        typer.Option(help="shape of one input, such as 3x224x224, if the file does not have it", show_default=False),
-    ] = "",
+    shape: Annotated[str, option("shape of one input, such as 3x224x224, if the file does not have it")] = "",
     seconds: Annotated[float, typer.Option(min=0.0, help="how long to measure")] = 5.0,
     as_json: Json = False,
 ) -> None:
@@ -47,35 +43,39 @@ def bench(
       cigl bench model.cigl
       cigl bench model.cigl --batch 64 --against torch,onnxruntime
     """
-    with errors_in_one_line():
-        with status_line(as_json):
-            with importing():
-                import torch
+    if not model.exists():
+        raise CiglError(f"there is no {model}: give a .cigl file or the folder of a finished run.")
+    if model.suffix.lower() == ".onnx":
+        raise CiglError(
+            f"{model} is an ONNX file: give the run's .cigl file, and `cigl bench model.cigl --against onnxruntime` "
+            "measures both."
+        )
+    with status_line(as_json):
+        with importing():
+            import torch
 
-                from cigl.runtime import bench as measuring
+            from cigl.runtime import bench as measuring
 
-            if not model.exists():
-                raise CiglError(f"there is no {model}: give a .cigl file or the folder of a finished run.")
-            rivals = measuring.rivals([name.strip() for name in against.split(",") if name.strip()])
-            start = time.perf_counter()
-            with phase(f"loading {model.name}"):
-                fast, dense, known = _of_run(model) if model.is_dir() else _of_file(model)
-            loaded = time.perf_counter() - start
-            x = torch.randn(batch, *_shape(shape, known, fast.plan(), model))
-            with phase("measuring"):
-                found = measuring.bench(dense, fast, x, rivals, threads=threads, seconds=seconds)
-        found["load_seconds"] = loaded
-        if as_json:
-            typer.echo(json.dumps(found))
-            return
-        typer.echo(_table(found))
-        name, again = shlex.quote(str(model)), f" --shape {shape}" * bool(shape)
-        steps = [(f"cigl predict {name} photo.jpg", "classes of images, with probabilities")]
-        if batch == 1:
-            steps.append((f"cigl bench {name} --batch 64{again}", "its speed on batches of 64"))
-        if "onnxruntime" not in rivals:
-            steps.append((f"cigl bench {name} --against torch,onnxruntime{again}", "against ONNX Runtime too"))
-        show_next(*steps[fast.preprocessing is None :])
+        rivals = measuring.rivals([name.strip() for name in against.split(",") if name.strip()])
+        start = time.perf_counter()
+        with phase(f"loading {model.name}"):
+            fast, dense, known = _of_run(model) if model.is_dir() else _of_file(model)
+        loaded = time.perf_counter() - start
+        x = torch.randn(batch, *_shape(shape, known, fast.plan(), model))
+        with phase("measuring"):
+            found = measuring.bench(dense, fast, x, rivals, threads=threads, seconds=seconds)
+    found["load_seconds"] = loaded
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    typer.echo(_table(found))
+    name, again = shlex.quote(str(model)), f" --shape {shape}" * bool(shape)
+    steps = [(f"cigl predict {name} photo.jpg", "classes of images, with probabilities")]
+    if batch == 1:
+        steps.append((f"cigl bench {name} --batch 64{again}", "its speed on batches of 64"))
+    if "onnxruntime" not in rivals:
+        steps.append((f"cigl bench {name} --against torch,onnxruntime{again}", "against ONNX Runtime too"))
+    show_next(*steps[fast.preprocessing is None :])
 
 
 def _of_file(path: Path) -> tuple[SparseInference, nn.Module, Any]:

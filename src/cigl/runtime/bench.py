@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from cigl.common.allocation import keep_freed_memory
-from cigl.common.errors import CiglError, unknown
+from cigl.common.errors import unknown
+from cigl.common.extras import from_extra
 from cigl.runtime.engine import SparseInference
 from cigl.runtime.network import operations as op
 from cigl.runtime.onnx_files import quiet
@@ -84,11 +85,9 @@ def in_faster_torch(model: nn.Module, x: Tensor, threads: int) -> Call:
 
 def in_onnxruntime(model: nn.Module, x: Tensor, threads: int) -> Call:
     """ONNX Runtime, the fastest dense engine for CPUs that we know of."""
-    try:
+    with from_extra("bench", "times of ONNX Runtime"):
         import onnxruntime
         import onnxscript  # noqa: F401  (the exporter needs it)
-    except ImportError as error:
-        raise CiglError(f"{error.name} is not installed: pip install 'cigl[bench]'.") from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     with tempfile.TemporaryDirectory() as folder:

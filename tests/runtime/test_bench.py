@@ -178,7 +178,7 @@ def test_the_shape_is_asked_for_where_the_file_has_none(tmp_path):
 def test_files_that_are_no_model_of_ours_are_named(tmp_path):
     photo = tmp_path / "photo.png"
     photo.touch()
-    for name, says in (("model.onnx", "for other engines"), ("model.pt", "cigl.save(model, path)")):
+    for name, says in (("model.onnx", "is an ONNX file"), ("model.pt", "cigl.save(model, path)")):
         other = tmp_path / name
         other.write_bytes(bytes(100))
         for command in (["bench", other], ["predict", other, photo]):

@@ -80,14 +80,5 @@ def test_a_name_says_what_is_written(run, tmp_path):
     for name in ("model.pt", "model"):
         result = runner.invoke(app, ["export", str(run), str(tmp_path / name)])
         assert result.exit_code == 2
-        assert "neither in .cigl nor in .onnx" in result.output
+        assert "neither .cigl nor .onnx" in result.output
         assert not (tmp_path / name).exists()
-
-
-def test_a_file_is_evaluated_as_its_run(run, tmp_path):
-    path = tmp_path / "model.cigl"
-    assert runner.invoke(app, ["export", str(run), str(path)]).exit_code == 0
-    result = runner.invoke(app, ["evaluate", str(path)])
-    assert result.exit_code == 2
-    assert "needs the folder of a run" in result.output
-    assert "cigl.evaluate(cigl.load(" in result.output

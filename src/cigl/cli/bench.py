@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from cigl.cli.opening import opened
 from cigl.cli.shared import Json, app, argument, command, importing, option, show_next
 from cigl.common.errors import CiglError
 from cigl.common.phases import phase
@@ -18,8 +19,6 @@ from cigl.common.progress import status_line
 from cigl.common.text import percent
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from cigl.runtime import SparseInference
 
 
@@ -43,27 +42,22 @@ def bench(
       cigl bench model.cigl
       cigl bench model.cigl --batch 64 --against torch,onnxruntime
     """
-    if not model.exists():
-        raise CiglError(f"there is no {model}: give a .cigl file or the folder of a finished run.")
-    if model.suffix.lower() == ".onnx":
-        raise CiglError(
-            f"{model} is an ONNX file: give the run's .cigl file, and `cigl bench model.cigl --against onnxruntime` "
-            "measures both."
-        )
     with status_line(as_json):
         with importing():
             import torch
 
+            import cigl
             from cigl.runtime import bench as measuring
 
         rivals = measuring.rivals([name.strip() for name in against.split(",") if name.strip()])
-        start = time.perf_counter()
         with phase(f"loading {model.name}"):
-            fast, dense, known = _of_run(model) if model.is_dir() else _of_file(model)
-        loaded = time.perf_counter() - start
-        x = torch.randn(batch, *_shape(shape, known, fast.plan(), model))
+            dense = opened(model, fast=False)
+            start = time.perf_counter()
+            fast = cast("SparseInference", cigl.load(model) if model.is_file() else cigl.sparse_inference(dense.model))
+            loaded = time.perf_counter() - start
+        x = torch.randn(batch, *_shape(shape, dense.shape, fast.plan(), model))
         with phase("measuring"):
-            found = measuring.bench(dense, fast, x, rivals, threads=threads, seconds=seconds)
+            found = measuring.bench(dense.model, fast, x, rivals, threads=threads, seconds=seconds)
     found["load_seconds"] = loaded
     if as_json:
         typer.echo(json.dumps(found))
@@ -75,36 +69,16 @@ def bench(
         steps.append((f"cigl bench {name} --batch 64{again}", "its speed on batches of 64"))
     if "onnxruntime" not in rivals:
         steps.append((f"cigl bench {name} --against torch,onnxruntime{again}", "against ONNX Runtime too"))
-    show_next(*steps[fast.preprocessing is None :])
+    show_next(*steps[dense.preprocessing is None :])
 
 
-def _of_file(path: Path) -> tuple[SparseInference, nn.Module, Any]:
-    """The engine, the model in torch, and the shape of an input, if it is known."""
-    import cigl
-    from cigl.runtime import describe
-
-    fast = cast("SparseInference", cigl.load(path))
-    about = describe(path)["about"]
-    return fast, cigl.load(path, engine="dense"), about.get("shape") if isinstance(about, dict) else None
-
-
-def _of_run(path: Path) -> tuple[SparseInference, nn.Module, Any]:
-    import cigl
-    from cigl.train.folder.finished import finished_run
-
-    done = finished_run(path)
-    fast = cigl.sparse_inference(done.model)
-    fast.classes, fast.preprocessing = done.classes, done.preprocessing
-    return fast, done.model, list(done.shape)
-
-
-def _shape(asked: str, known: Any, plan: dict[str, Any], file: Path) -> list[int]:
+def _shape(asked: str, known: tuple[int, ...] | None, plan: dict[str, Any], file: Path) -> list[int]:
     """Of one input: as asked for, as the run was trained, or as the plan was made for."""
     found: Any = None
     if asked:
         sizes = asked.lower().replace(",", "x").split("x")
         found = [int(size) if size.isdecimal() else 0 for size in sizes]
-    elif isinstance(known, list):
+    elif known is not None:
         found = known
     elif plan["shapes"]:
         found = plan["shapes"][0]["inputs"][0][1:]

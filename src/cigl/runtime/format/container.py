@@ -25,8 +25,8 @@ VERSION = "1"
 LONGEST_HEADER = 2**25
 _STATE = "is a file of torch.save: load it into its model, and write that with cigl.save(model, path)."
 _OTHERS = {
-    ".onnx": "is for other engines, such as ONNX Runtime: take the run that it was exported from, or a .cigl file, "
-    "which `cigl export RUN model.cigl` writes.",
+    ".onnx": "is an ONNX file, which is for other programs: give the folder of the run that it was exported from, or "
+    "the run's .cigl file, which `cigl export RUN model.cigl` writes.",
     ".pt": _STATE,
     ".pth": _STATE,
 }

@@ -110,26 +110,22 @@ class Comparison:
     """What an engine is compared with, and with inputs of which kinds it was. Copies of an engine share it."""
 
     def __init__(self, model: nn.Module, hint: str = ""):
-        self._model: tuple[nn.Module, ...] = (model,)
+        self.model: nn.Module | None = model  # until it was right once
         self.hint = hint
         self._kinds: set[Any] = set()
         self.lock = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process may not have the model's class, and gets no dense weights."""
-        return {**vars(self), "_model": (), "lock": None}
+        return {**vars(self), "model": None, "lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self.lock = threading.RLock()
-
-    @property
-    def model(self) -> nn.Module | None:
-        return self._model[0] if self._model else None
 
     def knows(self, kind: Any) -> bool:
         return kind in self._kinds
 
     def passed(self, kind: Any) -> None:
         self._kinds.add(kind)
-        self._model = ()
+        self.model = None

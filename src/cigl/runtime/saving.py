@@ -6,7 +6,8 @@ import copy
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -29,6 +30,7 @@ from cigl.runtime.format.tensors import count_nonzero, named_tensors, pack, same
 from cigl.runtime.remembered import recalled
 
 _ENGINES = ("sparse", "dense")
+_DESCRIBED = ("architecture", "outside", "temperature", "report", "plan", "about")
 
 
 def save(
@@ -145,8 +147,8 @@ def load(
     """
     if engine not in _ENGINES:
         raise unknown("engine", engine, _ENGINES)
-    stored, description = container.read(path)
-    try:
+    with _undamaged(path):
+        stored, description = container.read(path)
         tensors, parameters = unpack(stored, description.get("tensors"))
         temperature = description.get("temperature")
         if not _is_temperature(temperature):
@@ -155,8 +157,6 @@ def load(
         applied = temperature if calibrated else None
         if into is None and description.get("graph") is not None:
             model: nn.Module = decode_graph(description["graph"], tensors, parameters, applied)
-    except (Damaged, RuntimeError, MemoryError) as error:  # the latter two: not enough memory
-        raise _damaged(path, error) from error
     odd = {each.dtype for each in tensors.values() if each.is_floating_point()} - {torch.float32}
     if odd and engine == "sparse":
         raise CiglError(
@@ -205,24 +205,26 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     >>> found["parameters"], found["nonzeros"], found["classes"]
     (12, 12, ['cat', 'dog', 'deer'])
     """
-    stored, description = container.read(path)
-    found = {
-        name: description.get(name) for name in ("architecture", "outside", "temperature", "report", "plan", "about")
-    }
-    try:
+    with _undamaged(path):
+        stored, description = container.read(path)
         tensors, parameters = unpack(stored, description.get("tensors"))
-        found |= entries(*read_entries(description))
-    except (Damaged, RuntimeError, MemoryError) as error:
-        raise _damaged(path, error) from error
-    counts = {"parameters": 0, "nonzeros": 0}
-    for name in parameters:
-        counts["parameters"] += tensors[name].numel()
-        counts["nonzeros"] += count_nonzero(tensors[name])
-    return {"bytes": os.path.getsize(path), **counts, **found}
+        known = entries(*read_entries(description))
+    return {
+        "bytes": os.path.getsize(path),
+        "parameters": sum(tensors[name].numel() for name in parameters),
+        "nonzeros": sum(count_nonzero(tensors[name]) for name in parameters),
+        **{name: description.get(name) for name in _DESCRIBED},
+        **known,
+    }
 
 
-def _damaged(path: Any, error: Exception) -> CiglError:
-    return CiglError(f"{path} can't be loaded: {' '.join(str(error).split())}. Copy or save it again.")
+@contextmanager
+def _undamaged(path: Any) -> Iterator[None]:
+    """Around what reads a file: where its content is at fault, an error with its name."""
+    try:
+        yield
+    except (Damaged, RuntimeError, MemoryError) as error:  # the latter two: not enough memory
+        raise CiglError(f"{path} can't be loaded: {' '.join(str(error).split())}. Copy or save it again.") from error
 
 
 def without_temperature(model: nn.Module) -> tuple[nn.Module, float | None]:

@@ -177,7 +177,7 @@ class Schedule:
     """Ready to run, from several threads at once. ``sparse`` are the numbers of the units that go into programs."""
 
     def __init__(self, network: Network, facts: Survey, sparse: Collection[int], threads: int):
-        self._network, self._constants = network, facts.constants
+        self._network = network
         live = live_units(network, facts.constants)
         reads = Counter([value for unit in live.values() for value in unit.inputs] + network.results())
         self._calls: list[TorchCall | ProgramCall] = []

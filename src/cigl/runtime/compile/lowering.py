@@ -65,7 +65,6 @@ class Lowering:
         for node in graph.nodes:
             if node.op == "placeholder":
                 self.network.inputs.append(self._values.new(node))
-                self.network.names.append(str(node.target))
             elif node.op == "get_attr":
                 value = self._values.new(node)
                 self.network.constants[value] = attribute(model, str(node.target))

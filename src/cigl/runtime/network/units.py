@@ -30,7 +30,6 @@ class Network:
 
     units: list[Unit] = field(default_factory=list)
     inputs: list[int] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)  # of the inputs
     constants: dict[int, Any] = field(default_factory=dict)
     paths: dict[int, str] = field(default_factory=dict)  # of the constants
     output: Any = None

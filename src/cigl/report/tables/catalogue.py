@@ -115,7 +115,7 @@ def _intervals(evidence: Evidence, setting: str, *, metric: str) -> Table:
     columns += ["95 % low", "95 % high"]
     has_floor = bool(_floors(evidence, setting, metric, False))
     rows = []
-    for method, sparsity in _cells(evidence, setting):
+    for method, sparsity in evidence.cells(setting):
         found = mean(evidence.numbers(setting, method, sparsity, metric, False))
         parts = [found.value, found.seed_sd, found.seed_error, found.test_error, found.low, found.high]
         row = [*_place(evidence, method, sparsity), Entry(str(found.seeds), found.seeds)]
@@ -149,7 +149,7 @@ def _differences(evidence: Evidence, setting: str) -> Table:
         for method in evidence.methods(setting)
         for one in compare(evidence, setting, method)
     }
-    for method, sparsity in _cells(evidence, setting):
+    for method, sparsity in evidence.cells(setting):
         found = {metric: change(evidence, setting, method, sparsity, metric) for metric in metrics}
         ece = found[ECE]
         if method == reference or ece is None:
@@ -178,7 +178,7 @@ def _differences(evidence: Evidence, setting: str) -> Table:
 def _cost(evidence: Evidence, setting: str) -> Table:
     columns = ("Method", "Sparsity", "Training FLOPs (× dense)", "Inference FLOPs (× dense)", "Training time (s)")
     rows, several, piloted, fewer = [], {}, {}, []
-    for method, sparsity in _cells(evidence, setting):
+    for method, sparsity in evidence.cells(setting):
         runs = list(evidence.group(setting, method, sparsity).values())
         active, nonzeros = (_of_runs(runs, name) for name in ("active", "nonzeros"))
         if active is not None and nonzeros is not None and nonzeros < active:
@@ -220,7 +220,7 @@ def _predicts_with_members(config: Config) -> bool:
 def _masks(evidence: Evidence, setting: str) -> Table:
     columns = ("Method", "Sparsity", "Accuracy of W (%)", "Mean of Z*W (%)", "Drop (points)")
     rows = []
-    for method, sparsity in _cells(evidence, setting):
+    for method, sparsity in evidence.cells(setting):
         found = masked_accuracies(evidence, setting, method, sparsity)
         if found is not None:
             entries = (mean_entry(one, ACCURACY, (setting, method, sparsity)) for one in found)
@@ -264,11 +264,6 @@ def make_tables(evidence: Evidence) -> list[Table]:
     return [table for table in made if table.rows]
 
 
-def _cells(evidence: Evidence, setting: str) -> list[tuple[str, float]]:
-    methods = evidence.methods(setting)
-    return [(method, sparsity) for method in methods for sparsity in evidence.sparsities(setting, [method])]
-
-
 def _place(evidence: Evidence, method: str, sparsity: float) -> list[Entry]:
     return [Entry(evidence.study.label(method)), Entry(percent(sparsity), sparsity)]
 
@@ -281,6 +276,6 @@ def _of_runs(runs: Sequence[Run], name: str) -> float | None:
 
 def _floors(evidence: Evidence, setting: str, metric: str, scaled: bool) -> list[float]:
     """Noise floors of all runs; none for a metric that noise does not raise."""
-    found = (evidence.numbers(setting, *cell, metric, scaled) for cell in _cells(evidence, setting))
+    found = (evidence.numbers(setting, *cell, metric, scaled) for cell in evidence.cells(setting))
     floors = [one.floor for numbers in found for one in numbers.values()]
     return floors if any(floors) else []

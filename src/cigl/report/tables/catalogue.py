@@ -235,25 +235,28 @@ def _has_changes(study: Study) -> bool:
     return bool({"sup-tickets", "cigl-no-rm"} & set(kinds(study).values()))
 
 
-class Kind(NamedTuple):
+class TableKind(NamedTuple):
     """One kind of table: how it is made, and which studies have it."""
 
     make: Callable[[Evidence, str], Table]
     suits: Callable[[Study], bool] = lambda study: True
 
 
-def kinds_of_tables() -> dict[str, Kind]:
+def kinds_of_tables() -> dict[str, TableKind]:
     """In the order of the page; each metric has at least one."""
-    by_sparsity = {metric: Kind(partial(_by_sparsity, metric=metric)) for metric in tabulated()}
+    by_sparsity = {metric: TableKind(partial(_by_sparsity, metric=metric)) for metric in tabulated()}
     return {
-        "masks": Kind(_masks, lambda study: study.masks > 0),
-        "ece-change": Kind(_changes, _has_changes),
+        "masks": TableKind(_masks, lambda study: study.masks > 0),
+        "ece-change": TableKind(_changes, _has_changes),
         **{file_name(metric): by_sparsity[metric] for metric in HEADLINE},
-        "differences": Kind(_differences),
-        **{f"{file_name(each)}-temperature": Kind(partial(_by_sparsity, metric=each, scaled=True)) for each in SCALED},
+        "differences": TableKind(_differences),
+        **{
+            f"{file_name(each)}-temperature": TableKind(partial(_by_sparsity, metric=each, scaled=True))
+            for each in SCALED
+        },
         **{file_name(metric): kind for metric, kind in by_sparsity.items() if metric not in HEADLINE},
-        **{f"intervals-{file_name(metric)}": Kind(partial(_intervals, metric=metric)) for metric in HEADLINE},
-        "cost": Kind(_cost),
+        **{f"intervals-{file_name(metric)}": TableKind(partial(_intervals, metric=metric)) for metric in HEADLINE},
+        "cost": TableKind(_cost),
     }
 
 

@@ -10,7 +10,7 @@ import torch
 os.environ["CIGL_DATA"] = str(Path(tempfile.gettempdir()) / f"cigl-tests-{os.getuid()}")
 
 # What tests of inner rooms share lies beside them; the table of trainers in tests/compatibility refers to their tests.
-sys.path += [str(Path(__file__).parent / room) for room in ("integrations", "sparsify", "calibrate")]
+sys.path += [str(Path(__file__).parent / room) for room in ("integrations", "sparsify", "calibrate", "data", "train")]
 
 collect_ignore = [  # run by tests, in their own processes
     "compatibility/zero_worker.py",
@@ -22,7 +22,7 @@ collect_ignore = [  # run by tests, in their own processes
     "sparsify/ddp_worker.py",
     "sparsify/fsdp_worker.py",
     "sparsify/resume_worker.py",
-    "train/ranks_worker.py",
+    "train/ranks/ranks_worker.py",
 ]
 
 

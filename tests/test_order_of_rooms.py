@@ -41,7 +41,7 @@ cigl.data
 cigl.integrations
 cigl.train.config cigl.train.signals
 cigl.train.ranks
-cigl.train.evaluation_batch cigl.train.gradients cigl.train.optim cigl.train.threads cigl.train.trainer
+cigl.train.cost cigl.train.gradients cigl.train.optim cigl.train.threads cigl.train.trainer
 cigl.train.folder
 cigl.train
 cigl.study
@@ -115,6 +115,14 @@ def test_every_kind_of_import_is_seen(source):
 def test_the_order_names_what_there_is():
     places = {name.rpartition(".")[0] for name in MODULES} | set(MODULES)
     assert set(RANK) <= places
+
+
+def test_the_folders_of_tests_are_those_of_the_package():
+    tests, package = Path(__file__).parent, ROOT / "cigl"
+    rooms = {path.name for path in package.iterdir()} & {path.name for path in tests.iterdir()}
+    folders = {path.parent for room in rooms for path in tests.joinpath(room).rglob("test_*.py")}
+    assert len(rooms) > 5
+    assert {str(folder) for folder in folders if not (package / folder.relative_to(tests)).is_dir()} == set()
 
 
 def test_no_folder_is_crowded():

@@ -96,7 +96,7 @@ def test_lists_are_the_librarys():
         (["train", "--method", "cigll"], "did you mean 'cigl'"),
         (["train", "--sparsity", "1.5"], "sparsity is 1.5"),
         (["train", "--preset", "cifar"], "unknown preset"),
-        (["train", "--config", "none.yaml"], "can't be read"),
+        (["train", "--config", "none.yaml"], "there is no file none.yaml: give a YAML file"),
         (["train", "--resume", "none"], "is not a run folder"),
         (["train", "--resume", "none", "--seed", "1"], "give no other options"),
         (["train", "--milestones", "a,b"], "give numbers such as"),

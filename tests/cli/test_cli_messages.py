@@ -80,7 +80,7 @@ def test_warnings_of_a_run_speak_in_flags(tmp_path):
         (["train", "--clip", "0"], "--clip is 0.0: "),
         (["train", "--lr", "0"], "--lr is 0.0: "),
         (["train", "--weight-decay", "-1"], "--weight-decay is -1.0: "),
-        (["train", "--milestones", "0.7,0.5"], "--milestones are [0.7, 0.5]: "),
+        (["train", "--milestones", "0.7,0.5"], "--milestones is [0.7, 0.5]: "),
         (["train", "--milestones", "a"], "--milestones is 'a': "),
         (["train", "--train-size", "9999999"], "--train-size is 9999999, but mnist1d has "),
         (["train", "--batch-size", "999999"], ": lower --batch-size."),
@@ -93,6 +93,9 @@ def test_warnings_of_a_run_speak_in_flags(tmp_path):
         (["predict", "none.cigl", "a.jpg"], "there is no none.cigl"),
         (["export", "none", "a.cigl"], "none is not a run folder"),
         (["report", "none"], "none holds no study"),
+        (["train", "--sparsity", "95"], "--sparsity is 95.0: give a share from 0 to below 1; did you mean 0.95?"),
+        (["train", "--dataset", "CIFAR10"], "did you mean 'cifar10'?"),
+        (["export", "none", "model.pt"], "model.pt ends in neither .cigl nor .onnx"),
     ],
 )
 def test_every_mistake_is_one_line_and_changes_nothing(arguments, message, tmp_path, monkeypatch):
@@ -117,6 +120,54 @@ def test_a_run_ends_with_its_verdict_and_the_next_commands(tmp_path):
     assert "expected calibration error" in explained.stdout
     file = str(tmp_path / "model.cigl")
     assert f"cigl bench {file}" in runner.invoke(app, ["export", run, file]).stdout
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "a"
+    result = runner.invoke(app, ["train", "--out", str(out), *QUICK])
+    assert result.exit_code == 0, result.output
+    return out
+
+
+def refused(*arguments):
+    result = runner.invoke(app, list(map(str, arguments)))
+    assert result.exit_code == 2
+    assert len(result.output.strip().splitlines()) == 1
+    return result.output
+
+
+def test_a_finished_run_that_is_resumed_says_how_to_train_for_longer(run, tmp_path):
+    result = runner.invoke(app, ["train", "--resume", str(run)])
+    assert result.exit_code == 0, result.output
+    first, *_, longer, _ = result.stdout.splitlines()
+    assert first == f"the run in {run} is finished: it has trained its 2 epochs."
+    config = f"{run / 'config.yaml'}"
+    assert f"cigl train --config {config} --epochs 4  " in longer
+    out = tmp_path / "longer"
+    longer = runner.invoke(app, ["train", "--config", config, "--epochs", "4", "--out", str(out), "--json"])
+    assert json.loads(longer.stdout)["config"]["epochs"] == 4
+
+
+def test_what_a_command_does_not_take_it_names_with_the_command_that_does(run, tmp_path):
+    assert f"`cigl export {run} model.cigl`, then `cigl bench model.cigl`" in refused("bench", run)
+    onnx, file = tmp_path / "model.onnx", tmp_path / "model.cigl"
+    assert runner.invoke(app, ["export", str(run), str(file)]).exit_code == 0
+    onnx.touch()
+    assert "`cigl export RUN model.cigl` writes" in refused("predict", onnx, "photo.jpg")
+    assert "`cigl bench model.cigl --against onnxruntime`" in refused("bench", onnx)
+    assert "`cigl evaluate RUN`" in refused("evaluate", file)
+
+
+def test_evaluation_does_not_repeat_the_warnings_of_training(run):
+    assert "warning" not in runner.invoke(app, ["evaluate", str(run)]).output
+
+
+def test_a_place_that_can_not_be_written_to_is_all_that_is_said(tmp_path):
+    (tmp_path / "file").touch()
+    assert "can't be made" in refused("train", "--out", tmp_path / "file" / "a", *QUICK, "--average-of", "Z*W")
+    assert "unknown model" in refused("train", "--out", tmp_path / "new" / "a", *QUICK, "--model", "mpl")
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 def test_data_list_says_what_is_here(tmp_path, monkeypatch):

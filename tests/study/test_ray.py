@@ -83,7 +83,7 @@ def test_without_ray_one_line_says_so(monkeypatch):
 def test_a_study_of_ranks_on_ray_can_be_stopped_at_any_moment(has_places, monkeypatch):
     """Also while Ray finds no place for a run, or its ranks do not end: a thread that waits on would never end."""
     ray = pytest.importorskip("ray")
-    from cigl.study import ray_ranks
+    from cigl.study import on_ray
 
     class Places:
         def wait(self, seconds):
@@ -103,13 +103,19 @@ def test_a_study_of_ranks_on_ray_can_be_stopped_at_any_moment(has_places, monkey
     monkeypatch.setattr(groups, "remove_placement_group", removed.append)
     monkeypatch.setattr("ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy", lambda *_, **__: None)
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
-    monkeypatch.setattr(ray, "wait", lambda tasks, timeout: (time.sleep(timeout), ([], tasks))[1])
-    monkeypatch.setattr(ray_ranks, "TICK", 0.01)
-    tasks = ray_ranks.RankTasks(ray, 2)
-    tasks._task = Ranks()
-    future = tasks.submit({"path": "", "config": {}, "masks": 0}, 0)
-    until(lambda: len(tasks._tasks) == 2 * has_places)
-    assert len(tasks.stop()) == 2 * has_places
+    monkeypatch.setattr(ray, "wait", lambda tasks, timeout, **_: (time.sleep(min(timeout, 0.01)), ([], tasks))[1])
+    monkeypatch.setattr(on_ray, "TICK", 0.01)
+    monkeypatch.setattr(ray, "init", lambda *_, **__: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2})
+    cancelled = []
+    monkeypatch.setattr(ray, "cancel", cancelled.append)
+    workers = on_ray.RayWorkers("local", 1, 2)
+    workers._task = Ranks()
+    future = workers.submit({"path": "", "config": {"device": "cpu"}, "masks": 0})
+    until(lambda: len(workers._tasks) == 2 * has_places)
+    workers.close()
+    assert len(cancelled) == 2 * has_places
     with pytest.raises(CiglError, match="the study was stopped"):
         future.result(timeout=60)
     assert not removed

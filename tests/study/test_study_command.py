@@ -125,3 +125,17 @@ def test_only_seeds_and_keys_reach_the_runs(monkeypatch, tmp_path):
     assert {(each.cell.seed, each.cell.config.lr, each.cell.method) for each in finished} == {
         (4, 0.05, "cigl"), (7, 0.05, "cigl"),
     }  # fmt: skip
+
+
+def test_what_is_left_of_a_study_has_its_command(monkeypatch, tmp_path):
+    """Also of one whose file is gone, and which was begun with options."""
+    outcomes = {"rigl": "done", "cigl": "done"}
+    first = run_with(outcomes, monkeypatch, tmp_path, "--only", "method=cigl", "--set", "lr=0.05")
+    assert first.exit_code == 0, first.output
+    (tmp_path / "mine.yaml").unlink()
+    out = tmp_path / "out"
+    command = f"cigl study run {out / 'study.yaml'} --out {out}"
+    assert f"{command}  train what is left: 1 run" in runner.invoke(app, ["study", "status", str(out)]).output
+    rest = runner.invoke(app, [*command.split()[1:], "--json"])
+    assert rest.exit_code == 0, rest.output
+    assert json.loads(rest.stdout)["done"] == 2

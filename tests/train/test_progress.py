@@ -8,8 +8,9 @@ import pytest
 from rich.console import Console
 
 from cigl.common.phases import phase, watching
+from cigl.common.progress import Field, bar_line
 from cigl.train.config import Config
-from cigl.train.progress import Display, Field, RunningMean, bar_line, progress_bar
+from cigl.train.progress import Display, RunningMean, progress_bar
 from cigl.train.run import train
 from cigl.train.signals import listening
 

@@ -20,7 +20,7 @@ from cigl.common import tensors
 from cigl.train.config import Config
 from cigl.train.evaluate import evaluate_run
 from cigl.train.folder.run_folder import RunFolder
-from cigl.train.run import complete, resume, train
+from cigl.train.run import Execution, complete, resume, train
 from cigl.train.signals import Stopped
 from cigl.train.trainer import Splits, Trainer
 
@@ -146,7 +146,7 @@ def test_interrupted_anywhere_and_resumed_is_bit_identical(stop, tmp_path):
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Stopped, match="SIGTERM") as stopped:
-        train(small(), tmp_path / "part", progress=bomb)
+        train(small(), tmp_path / "part", Execution(bomb))
     assert stopped.value.exit_code == 143
     resume(tmp_path / "part")
     assert outcome(tmp_path / "whole") == outcome(tmp_path / "part")
@@ -160,7 +160,7 @@ def test_a_run_of_a_study_saves_itself_when_it_is_stopped_between_epochs(tmp_pat
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Stopped):
-        complete(small(), tmp_path / "part", progress=bomb)
+        complete(small(), tmp_path / "part", Execution(bomb))
     assert RunFolder(tmp_path / "part").load_checkpoint()["epoch"] == 2
     complete(small(), tmp_path / "part")
     train(small(), tmp_path / "whole")
@@ -197,7 +197,7 @@ def test_seconds_count_what_came_before_a_resume_within_an_epoch(tmp_path, monke
 
     whole = train(small(), tmp_path / "whole", progress=tick)
     with pytest.raises(Stopped):
-        train(small(), tmp_path / "part", progress=bomb)
+        train(small(), tmp_path / "part", Execution(bomb))
     now[0] += 1000  # the time between
     part = resume(tmp_path / "part", progress=tick)
     assert part["seconds"] == pytest.approx(whole["seconds"], abs=1.5)
@@ -327,7 +327,7 @@ def test_a_damaged_newest_checkpoint_costs_only_a_repeat(tmp_path):
             raise Stop
 
     with pytest.raises(Stop):
-        train(small(), tmp_path / "part", progress=bomb)
+        train(small(), tmp_path / "part", Execution(bomb))
     newest = tmp_path / "part" / "checkpoints" / "30.safetensors"
     newest.write_bytes(newest.read_bytes()[:-100])
     with pytest.warns(CiglWarning, match="checkpoint before it is used"):
@@ -411,7 +411,7 @@ def test_a_run_that_differs_in_its_temperature_takes_the_training_of_the_other(t
 
     def done(config, runs):
         steps = []
-        complete(config, runs / config.digest(), progress=lambda trainer, row: steps.append(trainer.config))
+        complete(config, runs / config.digest(), Execution(lambda trainer, row: steps.append(trainer.config)))
         return steps.count(config)
 
     held, pilot = (small(validation=0.1, temperature=kind) for kind in ("holdout", "pilot"))
@@ -427,7 +427,7 @@ def test_a_run_that_differs_in_its_temperature_takes_the_training_of_the_other(t
 def test_other_data_another_version_or_no_checkpoint_is_trained_anew(tmp_path):
     def is_trained(config):
         steps = []
-        complete(config, tmp_path / config.digest(), progress=lambda trainer, row: steps.append(trainer.config))
+        complete(config, tmp_path / config.digest(), Execution(lambda trainer, row: steps.append(trainer.config)))
         return config in steps
 
     assert is_trained(small(temperature="holdout"))

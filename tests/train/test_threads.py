@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-from torch import nn
 
 from cigl import CiglError, CiglWarning
-from cigl.train import threads
 from cigl.train.config import Config
 from cigl.train.evaluate import evaluate_run
 from cigl.train.folder.run_folder import RunFolder
@@ -35,26 +33,6 @@ def many():
 def recorded(folder, name="versions.json"):
     found = RunFolder(folder).read_json(name)
     return found.get("versions", found)["threads"]
-
-
-def test_the_work_of_a_step_is_that_of_its_matrix_products():
-    model = nn.Sequential(nn.Linear(100, 50), nn.ReLU(), nn.Linear(50, 10))
-    macs = 100 * 50 + 50 * 10
-    assert threads.step_flops(model, (100,), 8) == 3 * 8 * 2 * macs  # a forward, and two of them backward
-    conv = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Flatten(), nn.LazyLinear(2))
-    conv(torch.zeros(1, 3, 6, 6))
-    assert threads.step_flops(conv, (3, 6, 6), 1) == 3 * 2 * (36 * 4 * 27 + 36 * 4 * 2)
-
-
-def test_counting_changes_nothing_and_survives_a_model_that_fails():
-    model = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    state = torch.get_rng_state()
-    threads.step_flops(model, (4,), 2)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert model.training
-    assert torch.equal(state, torch.get_rng_state())
-    assert threads.step_flops(model, (7,), 1) == 3 * 2 * sum(each.numel() for each in model.parameters())
 
 
 def test_a_small_network_takes_one_thread_and_gives_the_others_back(many, tmp_path):

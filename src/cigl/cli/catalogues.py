@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cigl.cli.completion import datasets
-from cigl.cli.format import command, make_app
-from cigl.cli.shared import Json, app, errors_in_one_line, importing, show_columns, show_names, show_next
-from cigl.cli.status import status_line
+from cigl.cli.format import make_app
+from cigl.cli.shared import Json, app, argument, command, importing, show_columns, show_names, show_next
+from cigl.common.progress import status_line
 
 if TYPE_CHECKING:
     from cigl.data.stored import Stored
@@ -28,42 +28,31 @@ def data_list(as_json: Json = False) -> None:
     Example:
       cigl data list
     """
-    with errors_in_one_line():
-        with status_line(as_json), importing():
-            import cigl.data
-            from cigl.data.stored import stored
-        known, here = cigl.data.names(), stored()
-        if as_json:
-            typer.echo(json.dumps({name: _plain(about, here.get(name)) for name, about in known.items()}))
-            return
-        show_columns([(name, _state(here.get(name)), about) for name, about in known.items()])
-        if missing := [name for name, each in here.items() if each.state == "not downloaded"]:
-            show_next((f"cigl data get {missing[0]}", "download a dataset"))
+    with status_line(as_json), importing():
+        import cigl.data
+        from cigl.data.stored import stored
+    known, here = cigl.data.names(), stored()
+    if as_json:
+        typer.echo(json.dumps({name: _plain(about, here[name]) for name, about in known.items()}))
+        return
+    show_columns([(name, _state(here[name]), about) for name, about in known.items()])
+    if missing := [name for name, each in here.items() if each.state == "not downloaded"]:
+        show_next((f"cigl data get {missing[0]}", "download a dataset"))
 
 
-def _state(found: Stored | None) -> str:
-    """In a word or two, with the size.
-
-    >>> _state(None)
-    'yours'
-    """
-    if found is None:
-        return "yours"
+def _state(found: Stored) -> str:
+    """In a word or two, with the size."""
     return found.state if found.bytes is None else f"{found.state}, {found.bytes / 1e6:.0f} MB"
 
 
-def _plain(about: str, found: Stored | None) -> dict[str, Any]:
-    if found is None:
-        return {"about": about, "state": "yours", "path": None, "bytes": None}
+def _plain(about: str, found: Stored) -> dict[str, Any]:
     path = None if found.path is None else str(found.path)
     return {"about": about, "state": found.state, "path": path, "bytes": found.bytes}
 
 
 @command(data_app, "get")
 def data_get(
-    name: Annotated[
-        str, typer.Argument(help="a name from `cigl data list`", show_default=False, autocompletion=datasets)
-    ],
+    name: Annotated[str, argument("a name from `cigl data list`", autocompletion=datasets)],
     as_json: Json = False,
 ) -> None:
     """Download a dataset and check it.
@@ -74,11 +63,10 @@ def data_get(
     Example:
       cigl data get fashion-mnist
     """
-    with errors_in_one_line():
-        with status_line(as_json), importing():
-            import cigl.data
-        path = cigl.data.get(name, progress=not as_json and sys.stderr.isatty())
-        typer.echo(json.dumps({"name": name, "path": str(path)}) if as_json else f"{name} is in {path}")
+    with status_line(as_json), importing():
+        import cigl.data
+    path = cigl.data.get(name, progress=not as_json and sys.stderr.isatty())
+    typer.echo(json.dumps({"name": name, "path": str(path)}) if as_json else f"{name} is in {path}")
 
 
 @command(app)
@@ -89,10 +77,9 @@ def methods(as_json: Json = False) -> None:
     Example:
       cigl methods
     """
-    with errors_in_one_line():
-        with status_line(as_json), importing():
-            import cigl.sparsify
-        show_names(cigl.methods(), as_json)
+    with status_line(as_json), importing():
+        import cigl.sparsify
+    show_names(cigl.methods(), as_json)
 
 
 @command(app)
@@ -103,7 +90,6 @@ def models(as_json: Json = False) -> None:
     Example:
       cigl models
     """
-    with errors_in_one_line():
-        with status_line(as_json), importing():
-            import cigl.models
-        show_names(cigl.models.names(), as_json)
+    with status_line(as_json), importing():
+        import cigl.models
+    show_names(cigl.models.names(), as_json)

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cigl.cli.bars import bar
 from cigl.cli.catalogues import data_app
-from cigl.cli.format import command
-from cigl.cli.shared import Json, errors_in_one_line, show_next
+from cigl.cli.shared import Json, argument, command, show_next
+from cigl.common.progress import counting
 
 if TYPE_CHECKING:
     from cigl.data.check import Checked
@@ -20,9 +19,7 @@ if TYPE_CHECKING:
 
 @command(data_app, "check")
 def data_check(
-    place: Annotated[
-        str, typer.Argument(metavar="PATH", help="a folder of images with train/ and val/", show_default=False)
-    ],
+    place: Annotated[str, argument("a folder of images with train/ and val/", metavar="PATH")],
     workers: Annotated[int, typer.Option(min=1, help="number of images to read at a time")] = 2,
     as_json: Json = False,
 ) -> None:
@@ -36,20 +33,18 @@ def data_check(
     Example:
       cigl data check photos
     """
-    with errors_in_one_line():
-        from cigl.data import images_at
-        from cigl.data.check import check
-        from cigl.data.splits.folder import scan
+    from cigl.data import images_at
+    from cigl.data.check import check
+    from cigl.data.splits.folder import scan
 
-        tree = scan(images_at(place))
-        total = len(tree.train.paths) + len(tree.test.paths)
-        with bar(total, as_json, "reading images") as advance:
-            found = check(tree, workers, advance)
-        if as_json:
-            typer.echo(json.dumps(_plain(found)))
-        else:
-            _show(found)
-        raise typer.Exit(1 if found.problems() else 0)
+    tree = scan(images_at(place))
+    with counting("reading images", as_json) as tick:
+        found = check(tree, workers, tick)
+    if as_json:
+        typer.echo(json.dumps(_plain(found)))
+    else:
+        _show(found)
+    raise typer.Exit(1 if found.problems() else 0)
 
 
 def _show(found: Checked) -> None:

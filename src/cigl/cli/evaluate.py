@@ -10,24 +10,21 @@ from typing import Annotated
 import typer
 
 from cigl.cli.completion import one_of
-from cigl.cli.format import command
-from cigl.cli.shared import Explain, Json, app, errors_in_one_line, importing, show_next
-from cigl.cli.status import status_line
+from cigl.cli.shared import Explain, Json, app, argument, command, importing, option, show_next
+from cigl.common.errors import CiglError
+from cigl.common.progress import status_line
 
 SPLITS = ["test", "validation", "train"]
 
 
 @command(app)
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="folder of a finished run", show_default=False)],
+    run: Annotated[Path, argument("folder of a finished run")],
     split: Annotated[
         str, typer.Option(help="data to evaluate on: test, validation or train", autocompletion=one_of(lambda: SPLITS))
     ] = "test",
-    temperature: Annotated[bool, typer.Option("--temperature", help="apply the run's temperature")] = False,
-    mc: Annotated[
-        int | None,
-        typer.Option(min=1, help="average the predictions over this many draws of the random mask", show_default=False),
-    ] = None,
+    temperature: Annotated[bool, option("apply the run's temperature", None, "--temperature")] = False,
+    mc: Annotated[int | None, option("average the predictions over this many draws of the random mask", min=1)] = None,
     explain: Explain = False,
     as_json: Json = False,
 ) -> None:
@@ -41,19 +38,23 @@ def evaluate(
       cigl evaluate runs/001
       cigl evaluate runs/001 --temperature --explain
     """
-    with errors_in_one_line():
-        with status_line(as_json):
-            with importing():
-                from cigl.train.evaluate import evaluate_run
-            found = evaluate_run(run, split=split, temperature=temperature, masks=mc)
-            parts = [split, *(["temperature"] if temperature else []), *([f"mc{mc}"] if mc is not None else [])]
-            name = run / ("evaluation-" + "-".join(parts))
-            found.to_json(name.with_suffix(".json"))
-            found.reliability_diagram(name.with_suffix(".svg"))
-        if as_json:
-            typer.echo(json.dumps({"folder": str(run), "split": split} | found.to_dict()))
-            return
-        typer.echo(found)
-        typer.echo(f"\n{found.explain()}" if explain else "(--explain says what these numbers mean)")
-        typer.echo(f"\nreliability diagram: {name}.svg\nreport: {name}.json, .npz")
-        show_next((f"cigl export {shlex.quote(str(run))} model.cigl", "write the model as one small file"))
+    if run.is_file():
+        raise CiglError(
+            f"{run} is a file, which has no test data: give the folder of the run that it was exported from, `cigl "
+            f"evaluate RUN`; or call cigl.evaluate(cigl.load({str(run)!r}), loader) in Python."
+        )
+    with status_line(as_json):
+        with importing():
+            from cigl.train.evaluate import evaluate_run
+        found = evaluate_run(run, split=split, temperature=temperature, masks=mc)
+        parts = [split, *(["temperature"] if temperature else []), *([f"mc{mc}"] if mc is not None else [])]
+        name = run / ("evaluation-" + "-".join(parts))
+        found.to_json(name.with_suffix(".json"))
+        found.reliability_diagram(name.with_suffix(".svg"))
+    if as_json:
+        typer.echo(json.dumps({"folder": str(run), "split": split} | found.to_dict()))
+        return
+    typer.echo(found)
+    typer.echo(f"\n{found.explain()}" if explain else "(--explain says what these numbers mean)")
+    typer.echo(f"\nreliability diagram: {name}.svg\nreport: {name}.json, .npz")
+    show_next((f"cigl export {shlex.quote(str(run))} model.cigl", "write the model as one small file"))

@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
-from cigl.cli.format import command
-from cigl.cli.shared import Json, app, errors_in_one_line, importing, show_next
-from cigl.cli.status import status_line
+from cigl.cli.opening import opened
+from cigl.cli.shared import Json, app, argument, command, importing, option, show_next
 from cigl.common.errors import CiglError
 from cigl.common.phases import phase
+from cigl.common.progress import status_line
 from cigl.common.text import percent
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from cigl.common.preprocessing import Preprocessing
 
 
 @command(app)
 def export(
-    run: Annotated[
-        Path, typer.Argument(help="folder of a finished run; for ONNX also a .cigl file", show_default=False)
-    ],
-    file: Annotated[Path, typer.Argument(help="the file to write: model.cigl or model.onnx", show_default=False)],
-    half: Annotated[
-        bool, typer.Option("--half", help="store the weights of a .cigl file in fp16: a third smaller")
-    ] = False,
+    run: Annotated[Path, argument("folder of a finished run; for ONNX also a .cigl file")],
+    file: Annotated[Path, argument("the file to write: model.cigl or model.onnx")],
+    half: Annotated[bool, option("store the weights of a .cigl file in fp16: a third smaller", None, "--half")] = False,
     as_json: Json = False,
 ) -> None:
     """Write a finished run's model as a .cigl or .onnx file.
@@ -47,32 +37,36 @@ def export(
       cigl export runs/001 model.cigl
       cigl export runs/001 model.onnx
     """
-    with errors_in_one_line():
-        is_onnx = file.suffix.lower() == ".onnx"
-        if is_onnx and half:
-            raise CiglError("--half is for .cigl files: leave it out.")
-        with status_line(as_json), phase(f"writing {file.name}"):
-            found = _to_onnx(run, file) if is_onnx else _to_cigl(run, file, half)
-        if as_json:
-            typer.echo(json.dumps({"file": str(file)} | found))
-            return
-        share, dense = found["nonzeros"] / found["parameters"], 4e-6 * found["parameters"]
-        typer.echo(
-            f"{file}: {found['bytes'] / 1e6:.2f} MB for {found['nonzeros']:,} of {found['parameters']:,} "
-            f"parameters ({percent(share, 1)}; dense fp32: {dense:.2f} MB)"
+    is_onnx = file.suffix.lower() == ".onnx"
+    if not is_onnx and file.suffix.lower() != ".cigl":
+        raise CiglError(
+            f"{file} ends in neither .cigl nor .onnx, which are what can be written: give one of them. The plain state "
+            f"dict is in {run / 'model.safetensors'}."
         )
-        if "outputs" in found:
-            typer.echo(f"inputs: batches of {'x'.join(map(str, found['shape']))}; outputs: logits, probabilities")
-            return
-        typer.echo(f"load it in Python: cigl.load({str(file)!r}{', into=model' if found['outside'] else ''})")
-        if found["outside"]:
-            return
-        name = shlex.quote(str(file))
-        predict = [(f"cigl predict {name} photo.jpg", "classes of images, with probabilities")]
-        show_next(
-            *(predict if found["preprocessing"] else []),
-            (f"cigl bench {name} --batch 64", "its speed here, against dense engines"),
-        )
+    if is_onnx and half:
+        raise CiglError("--half is for .cigl files: leave it out.")
+    with status_line(as_json), phase(f"writing {file.name}"):
+        found = _to_onnx(run, file) if is_onnx else _to_cigl(run, file, half)
+    if as_json:
+        typer.echo(json.dumps({"file": str(file)} | found))
+        return
+    share, dense = found["nonzeros"] / found["parameters"], 4e-6 * found["parameters"]
+    typer.echo(
+        f"{file}: {found['bytes'] / 1e6:.2f} MB for {found['nonzeros']:,} of {found['parameters']:,} "
+        f"parameters ({percent(share, 1)}; dense fp32: {dense:.2f} MB)"
+    )
+    if "outputs" in found:
+        typer.echo(f"inputs: batches of {'x'.join(map(str, found['shape']))}; outputs: logits, probabilities")
+        return
+    typer.echo(f"load it in Python: cigl.load({str(file)!r}{', into=model' if found['outside'] else ''})")
+    if found["outside"]:
+        return
+    name = shlex.quote(str(file))
+    predict = [(f"cigl predict {name} photo.jpg", "classes of images, with probabilities")]
+    show_next(
+        *(predict if found["preprocessing"] else []),
+        (f"cigl bench {name} --batch 64", "its speed here, against dense engines"),
+    )
 
 
 def _to_cigl(run: Path, file: Path, half: bool) -> dict[str, Any]:
@@ -104,13 +98,13 @@ def _to_onnx(run: Path, file: Path) -> dict[str, Any]:
         import cigl
         from cigl.runtime.format.entries import entries
         from cigl.runtime.onnx_files import OUTPUTS
-        from cigl.train.folder.finished import finished_run
 
-    if run.is_file():
-        given = _of_file(run)
-    else:
-        done = finished_run(run)
-        given = _Given(done.model, done.shape, done.classes, done.preprocessing, done.temperature)
+    given = opened(run, fast=False)
+    if given.shape is None:
+        raise CiglError(
+            f"{run} doesn't say what its inputs look like: export it from Python, "
+            "cigl.export_onnx(cigl.load(file, engine='dense'), path, example_inputs=(x,))."
+        )
     cigl.export_onnx(
         given.model,
         file,
@@ -129,33 +123,3 @@ def _to_onnx(run: Path, file: Path) -> dict[str, Any]:
         "temperature": given.temperature,
         **entries(given.classes, given.preprocessing),
     }
-
-
-class _Given(NamedTuple):
-    """What is exported, from a run or a file."""
-
-    model: nn.Module
-    shape: tuple[int, ...]
-    classes: tuple[str, ...] | None
-    preprocessing: Preprocessing | None
-    temperature: float | None
-
-
-def _of_file(file: Path) -> _Given:
-    import cigl
-    from cigl.runtime.format.container import is_shape
-    from cigl.runtime.format.entries import read_entries
-
-    found = cigl.runtime.describe(file)
-    classes, preprocessing = read_entries(found)
-    about = found["about"]
-    shape = about.get("shape") if preprocessing is None and isinstance(about, dict) else None
-    if preprocessing is not None:
-        shape = list(preprocessing.shape)
-    if not shape or not is_shape(shape) or math.prod(shape) >= 2**28:
-        raise CiglError(
-            f"{file} doesn't say what its inputs look like: export it from Python, "
-            "cigl.export_onnx(cigl.load(file, engine='dense'), path, example_inputs=(x,))."
-        )
-    model = cigl.load(file, engine="dense", calibrated=False)
-    return _Given(model, tuple(shape), classes, preprocessing, found["temperature"])

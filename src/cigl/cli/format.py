@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
@@ -53,27 +52,16 @@ def plain_record(flag: str, text: str) -> tuple[str, str]:
 class Group(TyperGroup):
     """Mistakes in options are one line, and end with code 2."""
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
-    ) -> Any:
-        def run() -> Any:
-            return super(Group, self).main(args, prog_name, complete_var, False, windows_expand_args, **extra)
-
-        if not standalone_mode:
-            return run()
+    def main(self, args: Any = None, *, standalone_mode: bool = True, **more: Any) -> Any:  # type: ignore[override]
         try:
-            code = run()
+            code = super().main(args, standalone_mode=False, **more)
         except Exception as error:
-            if not hasattr(error, "format_message"):  # not a mistake in the options
+            if not standalone_mode or not hasattr(error, "format_message"):  # not a mistake in the options
                 raise
             _show_mistake(error)
-            sys.exit(2)
+            code = 2
+        if not standalone_mode:
+            return code
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -102,8 +90,3 @@ def mistake(text: str) -> str:
 
 def make_app(**options: Any) -> typer.Typer:
     return typer.Typer(cls=Group, rich_markup_mode=None, no_args_is_help=True, **options)
-
-
-def command(app: typer.Typer, name: str | None = None) -> Callable[[Any], Any]:
-    """Adds a function to an app as a command."""
-    return app.command(name, cls=Command)

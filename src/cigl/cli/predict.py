@@ -6,23 +6,17 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
-from cigl.cli.bars import bar
-from cigl.cli.format import command
-from cigl.cli.shared import Json, app, errors_in_one_line, importing, show_next
-from cigl.cli.status import status_line
+from cigl.cli.opening import Opened, opened
+from cigl.cli.shared import Json, app, argument, command, show_next
 from cigl.common.errors import CiglError
-from cigl.common.text import percent
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from cigl.common.preprocessing import Preprocessing
+from cigl.common.progress import Tick, counting, status_line
+from cigl.common.text import count, percent
 
 Row = tuple[str, list[tuple[str, float]]]  # an image, and its likeliest classes
 MANY = 64  # images, beyond which a progress bar is shown
@@ -30,8 +24,8 @@ MANY = 64  # images, beyond which a progress bar is shown
 
 @command(app)
 def predict(
-    model: Annotated[Path, typer.Argument(help="a .cigl file, or the folder of a finished run", show_default=False)],
-    images: Annotated[list[Path], typer.Argument(help="image files, or folders of images", show_default=False)],
+    model: Annotated[Path, argument("a .cigl file, or the folder of a finished run")],
+    images: Annotated[list[Path], argument("image files, or folders of images")],
     top: Annotated[int, typer.Option(min=1, help="number of classes to show for each image")] = 1,
     as_json: Json = False,
 ) -> None:
@@ -46,26 +40,24 @@ def predict(
       cigl predict model.cigl photos/ --top 3
       cigl predict runs/001 photos/ --json
     """
-    with errors_in_one_line():
-        files = _files(images)
-        with status_line(as_json):
-            loaded = _loaded(model)
-        with bar(len(files), quiet=as_json or len(files) <= MANY) as advance:
-            found, failed = _predicted(loaded, files, top, advance)
-        if as_json:
-            typer.echo(json.dumps(_plain(model, loaded, found, failed)))
-            raise typer.Exit(1 if failed else 0)
-        if found:
-            typer.echo("\n".join(table(found, _width())))
-        for _, reason in failed:
-            typer.echo(f"error: {_shown(reason)}", err=True)
-        if failed:
-            number = f"{len(failed)} of {len(files)} image{'s' * (len(files) != 1)}"
-            typer.echo(f"{number} could not be read.", err=True)
-            raise typer.Exit(1)
-        again = f"cigl predict {shlex.quote(str(model))} ..."
-        more = [(f"{again} --top 3", "the three likeliest classes of each")] if top == 1 else []
-        show_next(*more, (f"{again} --json", "all numbers, for scripts"), err=True)
+    files = _files(images)
+    with status_line(as_json):
+        given = _opened(model)
+    with counting("reading images", quiet=as_json or len(files) <= MANY) as tick:
+        found, failed = _predicted(given, files, top, tick)
+    if as_json:
+        typer.echo(json.dumps(_plain(model, given, found, failed)))
+        raise typer.Exit(1 if failed else 0)
+    if found:
+        typer.echo("\n".join(table(found, _width())))
+    for _, reason in failed:
+        typer.echo(f"error: {_shown(reason)}", err=True)
+    if failed:
+        typer.echo(f"{len(failed)} of {count(len(files), 'image')} could not be read.", err=True)
+        raise typer.Exit(1)
+    again = f"cigl predict {shlex.quote(str(model))} ..."
+    more = [(f"{again} --top 3", "the three likeliest classes of each")] if top == 1 else []
+    show_next(*more, (f"{again} --json", "all numbers, for scripts"), err=True)
 
 
 def _files(given: Sequence[Path]) -> list[str]:
@@ -80,86 +72,51 @@ def _files(given: Sequence[Path]) -> list[str]:
     return found
 
 
-class _Loaded(NamedTuple):
-    """What predicts; its logits are divided by the temperature already."""
-
-    model: nn.Module
-    classes: tuple[str, ...] | None
-    preprocessing: Preprocessing
-    temperature: float | None
-
-
-def _loaded(path: Path) -> _Loaded:
+def _opened(path: Path) -> Opened:
+    found = opened(path, fast=True)
+    if found.preprocessing is not None:
+        return found
     if path.is_file():
-        return _of_file(path)
-    if path.is_dir():
-        return _of_run(path)
-    raise CiglError(f"there is no {path}: give a .cigl file or the folder of a finished run.")
-
-
-def _of_file(path: Path) -> _Loaded:
-    with importing():
-        import cigl
-        from cigl.runtime import SparseInference, describe
-
-        fast = cigl.load(path)
-    assert isinstance(fast, SparseInference)
-    if fast.preprocessing is None:
         raise CiglError(
             f"{path} does not record how its images are preprocessed: if its run was trained on images, export it "
             f"again, `cigl export RUN {path}`; save your own model with cigl.save(..., classes=..., preprocessing=...)."
         )
-    return _Loaded(fast, fast.classes, fast.preprocessing, describe(path)["temperature"])
+    raise CiglError(
+        f"the run in {path} was trained on data whose inputs are not known to be images: call its model in Python, "
+        f"after `cigl export {path} model.cigl`."
+    )
 
 
-def _of_run(path: Path) -> _Loaded:
-    with importing():
-        import cigl
-        from cigl.calibrate import TemperatureScaled
-        from cigl.train.folder.finished import finished_run
-
-    done = finished_run(path)
-    if done.preprocessing is None:
-        raise CiglError(
-            f"the run in {path} was trained on {done.config.dataset}, whose inputs are not known to be images: call "
-            f"its model in Python, after `cigl export {path} model.cigl`."
-        )
-    fast: nn.Module = cigl.sparse_inference(done.model)
-    if done.temperature is not None:
-        fast = TemperatureScaled(fast, done.temperature).eval()
-    return _Loaded(fast, done.classes, done.preprocessing, done.temperature)
-
-
-def _predicted(
-    loaded: _Loaded, files: list[str], top: int, advance: Callable[[int], None]
-) -> tuple[list[Row], list[tuple[str, str]]]:
+def _predicted(given: Opened, files: list[str], top: int, tick: Tick) -> tuple[list[Row], list[tuple[str, str]]]:
     """Images with their likeliest classes, and images with the reason why they can't be read."""
     import numpy as np
     import torch
 
     from cigl.runtime.predicting import BATCH, Predictions, probabilities
 
+    assert given.preprocessing is not None
     found: list[Row] = []
     failed: list[tuple[str, str]] = []
     for start in range(0, len(files), BATCH):
-        part, pixels = files[start : start + BATCH], {}
-        for number, file in enumerate(part):
+        names, pixels = [], []
+        for file in files[start : start + BATCH]:
             try:
-                pixels[number] = loaded.preprocessing.pixels(file)
+                pixels.append(given.preprocessing.pixels(file))
+                names.append(file)
             except CiglError as error:
                 failed.append((file, str(error)))
         if pixels:
-            batch = torch.from_numpy(np.stack(list(pixels.values())))
-            rows = Predictions.of(probabilities(loaded.model, batch, loaded.preprocessing), loaded.classes).top(top)
-            found += [(part[number], row) for number, row in zip(pixels, rows, strict=True)]
-        advance(len(part))
+            batch = torch.from_numpy(np.stack(pixels))
+            rows = Predictions.of(probabilities(given.model, batch, given.preprocessing), given.classes).top(top)
+            found += zip(names, rows, strict=True)
+        tick(min(start + BATCH, len(files)), len(files))
     return found, failed
 
 
-def _plain(model: Path, loaded: _Loaded, found: list[Row], failed: list[tuple[str, str]]) -> dict[str, Any]:
+def _plain(model: Path, given: Opened, found: list[Row], failed: list[tuple[str, str]]) -> dict[str, Any]:
     return {
         "model": str(model),
-        "temperature": loaded.temperature,
+        "temperature": given.temperature,
         "predictions": [
             {"image": file, "label": row[0][0], "top": [{"label": name, "probability": p} for name, p in row]}
             for file, row in found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -13,7 +14,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 import cigl
-from cigl.cli.format import make_app
+from cigl.cli.format import Command, make_app
 from cigl.common.errors import CiglError, CiglWarning
 from cigl.common.interrupts import MESSAGE, ends_at_once
 from cigl.common.phases import phase
@@ -42,9 +43,18 @@ def _options(
     pass
 
 
+def argument(about: str, **more: Any) -> Any:
+    return typer.Argument(help=about, show_default=False, **more)
+
+
+def option(about: str, panel: str | None = None, *names: str, **more: Any) -> Any:
+    """An option whose help says what happens without it, where that needs to be said."""
+    return typer.Option(*names, help=about, show_default=False, rich_help_panel=panel, **more)
+
+
 OUTPUT = "Output"  # the group of options that every command has
-Json = Annotated[bool, typer.Option("--json", help="print JSON, for scripts", rich_help_panel=OUTPUT)]
-Explain = Annotated[bool, typer.Option("--explain", help="explain the numbers in the table", rich_help_panel=OUTPUT)]
+Json = Annotated[bool, option("print JSON, for scripts", OUTPUT, "--json")]
+Explain = Annotated[bool, option("explain the numbers in the table", OUTPUT, "--explain")]
 
 
 @contextmanager
@@ -106,6 +116,42 @@ def errors_in_one_line(
             report(f"error: {error.strerror or error}: {error.filename or ''}")
             wait_for_the_first()
             raise typer.Exit(1) from None
+
+
+def command(app: typer.Typer, name: str | None = None, how_to_resume: str = "") -> Callable[[Any], Any]:
+    """Adds a function to an app as a command, whose errors are one line each."""
+
+    def add(function: Any) -> Any:
+        @functools.wraps(function)
+        def run(*arguments: Any, **options: Any) -> None:
+            with errors_in_one_line(lambda: how_to_resume):
+                function(*arguments, **options)
+
+        return app.command(name, cls=Command)(run)
+
+    return add
+
+
+def name_values(flag: str, texts: list[str]) -> dict[str, Any]:
+    """What an option says that is given as NAME=VALUE, with values as in a YAML file.
+
+    >>> name_values("--option", ["cycle_drop=0.3", "keep_snapshots=true"])
+    {'cycle_drop': 0.3, 'keep_snapshots': True}
+    """
+    import yaml
+
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, _, value = (part.strip() for part in text.partition("="))
+        if not (name and value):
+            raise CiglError(f"{flag} has {text!r}: give NAME=VALUE.")
+        if name in found:
+            raise CiglError(f"{flag} has {name} more than once: give it once.")
+        try:
+            found[name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise CiglError(f"{flag} has {text}: give values as in a YAML file.") from None
+    return found
 
 
 def show_names(names: dict[str, str], as_json: bool) -> None:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cigl.cli.completion import one_of, study_or_file
-from cigl.cli.format import command, make_app
-from cigl.cli.shared import OUTPUT, Json, app, errors_in_one_line, show_names, show_next
+from cigl.cli.format import make_app
+from cigl.cli.shared import OUTPUT, Json, app, argument, command, name_values, option, show_names, show_next
 from cigl.common.errors import CiglError
+from cigl.common.text import count
 
 if TYPE_CHECKING:
     from cigl.study.engine import Workers
@@ -35,15 +36,14 @@ def study_list(as_json: Json = False) -> None:
     Example:
       cigl study list
     """
-    with errors_in_one_line():
-        from cigl.study import catalogue
+    from cigl.study import catalogue
 
-        show_names(catalogue.names(), as_json)
+    show_names(catalogue.names(), as_json)
 
 
 @command(study_app, "status")
 def study_status(
-    folder: Annotated[Path, typer.Argument(help="folder of a study", show_default=False)],
+    folder: Annotated[Path, argument("folder of a study")],
     as_json: Json = False,
 ) -> None:
     """Show how far a study is.
@@ -54,83 +54,49 @@ def study_status(
     Example:
       cigl study status studies/main
     """
-    with errors_in_one_line():
-        from cigl.study.show import show_status, status
-        from cigl.study.store import StudyFolder
+    from cigl.study.show import show_status, status
+    from cigl.study.store import StudyFolder
 
-        state = status(StudyFolder(folder))
-        if as_json:
-            typer.echo(json.dumps(state))
-        else:
-            show_status(state)
-            show_next(*_next(state))
+    state = status(StudyFolder(folder))
+    if as_json:
+        typer.echo(json.dumps(state))
+    else:
+        show_status(state)
+        show_next(*_next(state))
 
 
-@command(study_app, "run")
+@command(study_app, "run", "finished runs are kept; the same command resumes the study.")
 def study_run(
     what: Annotated[
         str,
-        typer.Argument(
+        argument(
+            "a name from `cigl study list`, or a grid of your own",
             metavar="NAME|FILE.yaml",
-            help="a name from `cigl study list`, or a grid of your own",
-            show_default=False,
             autocompletion=study_or_file,
         ),
     ],
-    out: Annotated[Path, typer.Option(help="folder of the study", show_default=False)],
+    out: Annotated[Path, option("folder of the study")],
     scale: Annotated[
-        str | None,
-        typer.Option(
-            help="small, small-conv or paper (default: small)",
-            show_default=False,
-            autocompletion=one_of(lambda: SCALES),
-            rich_help_panel=WHAT,
-        ),
+        str | None, option("small, small-conv or paper (default: small)", WHAT, autocompletion=one_of(lambda: SCALES))
     ] = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option(
-            help="how many seeds, or which: 3, or 0,1,5 (default: 3)", show_default=False, rich_help_panel=WHAT
-        ),
-    ] = None,
+    seeds: Annotated[str | None, option("how many seeds, or which: 3, or 0,1,5 (default: 3)", WHAT)] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(
-            help="only a part of the grid, by method, sparsity, setting and seed: sparsity=0.9,0.95,method=cigl,rigl",
-            show_default=False,
-            rich_help_panel=WHAT,
+        option(
+            "only a part of the grid, by method, sparsity, setting and seed: sparsity=0.9,0.95,method=cigl,rigl", WHAT
         ),
     ] = None,
     replace: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            help="an option of cigl train for all runs, such as dataset=folder:PATH; may be repeated",
-            show_default=False,
-            rich_help_panel=WHAT,
-        ),
+        option("an option of cigl train for all runs, such as dataset=folder:PATH; may be repeated", WHAT, "--set"),
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="number of runs at a time (default: cores / ranks)", show_default=False, rich_help_panel=HOW
-        ),
-    ] = None,
-    ranks: Annotated[
-        int, typer.Option(min=1, help="number of processes that train each run together", rich_help_panel=HOW)
-    ] = 1,
+    jobs: Annotated[int | None, option("number of runs at a time (default: cores / ranks)", HOW, min=1)] = None,
+    ranks: Annotated[int, option("number of processes that train each run together (default: 1)", HOW, min=1)] = 1,
     runs: Annotated[
-        Path | None,
-        typer.Option(
-            help="folder of runs, which studies can share (default: runs in --out)",
-            show_default=False,
-            rich_help_panel=HOW,
-        ),
+        Path | None, option("folder of runs, which studies can share (default: runs in --out)", HOW)
     ] = None,
-    ray: Annotated[
-        str | None, typer.Option(help="run on Ray: local, auto or an address", show_default=False, rich_help_panel=HOW)
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar", rich_help_panel=OUTPUT)] = False,
+    ray: Annotated[str | None, option("run on Ray: local, auto or an address", HOW)] = None,
+    quiet: Annotated[bool, option("no progress bar", OUTPUT, "--quiet")] = False,
     as_json: Json = False,
 ) -> None:
     """Run an experiment, or what is left of it.
@@ -144,31 +110,35 @@ def study_run(
       cigl study run mine.yaml --out studies/mine --only sparsity=0.9,0.95
       cigl study run main --scale paper --set device=cuda --ray auto --out /shared/main
     """
-    with errors_in_one_line(lambda: "finished runs are kept; the same command resumes the study."):
-        from cigl.study.engine import run_cells
-        from cigl.study.show import grid_progress, show_status, status
-        from cigl.study.store import StudyFolder
+    from cigl.study.engine import run_cells
+    from cigl.study.show import grid_progress, show_status, status
+    from cigl.study.store import StudyFolder
 
-        study = _study(what, scale, seeds, _pairs("--set", replace or []))
-        wanted = study.only(axes(only or []))
-        workers = _workers(jobs, ray, ranks)
-        folder = StudyFolder(out)
-        folder.create(study, runs)
-        with grid_progress(study.name, quiet or as_json) as show:
-            tally = run_cells(folder, wanted, workers(folder), show)
-        state = status(folder)
-        if as_json:
-            typer.echo(json.dumps(state))
-        else:
-            show_status(state)
-            show_next(*_next(state))
-        if tally.failed:
-            raise typer.Exit(1)
+    study = _study(what, out, scale, seeds, name_values("--set", replace or []))
+    wanted = study.only(axes(only or []))
+    workers = _workers(jobs, ray, ranks)
+    folder = StudyFolder(out)
+    folder.create(study, runs)
+    with grid_progress(study.name, quiet or as_json) as show:
+        tally = run_cells(folder, wanted, workers(folder), show)
+    state = status(folder)
+    if as_json:
+        typer.echo(json.dumps(state))
+    else:
+        show_status(state)
+        show_next(*_next(state))
+    if tally.failed:
+        raise typer.Exit(1)
 
 
 def _next(state: dict[str, Any]) -> list[tuple[str, str]]:
-    folder = shlex.quote(state["folder"])
-    return [(f"cigl report {folder}", "tables, figures and a page")] if state["done"] else []
+    folder, steps = shlex.quote(state["folder"]), []
+    if left := state["waiting"] + len(state["failed"]):
+        file = shlex.quote(str(Path(state["folder"]) / "study.yaml"))
+        steps.append((f"cigl study run {file} --out {folder}", f"train what is left: {count(left, 'run')}"))
+    if state["done"]:
+        steps.append((f"cigl report {folder}", "tables, figures and a page"))
+    return steps
 
 
 def axes(texts: list[str]) -> dict[str, list[str]]:
@@ -189,25 +159,21 @@ def axes(texts: list[str]) -> dict[str, list[str]]:
     return found
 
 
-def _study(what: str, scale: str | None, seeds: str | None, keys: dict[str, str]) -> Study:
-    import yaml
-
+def _study(what: str, out: Path, scale: str | None, seeds: str | None, keys: dict[str, Any]) -> Study:
     from cigl.study import catalogue
     from cigl.study.grid import Study
+    from cigl.study.store import StudyFolder
     from cigl.train.config import read_keys
 
     if not what.endswith((".yaml", ".yml")):
         study = catalogue.study(what, scale or "small")
     elif scale is not None:
         raise CiglError(f"--scale is for the studies of `cigl study list`, and {what} is a file: leave --scale out.")
+    elif Path(what).resolve() == StudyFolder(out).file.resolve():  # as `cigl study status` has it
+        study = StudyFolder(out).read()
     else:
         study = Study.of(read_keys(Path(what)))
-    try:
-        given = {key: yaml.safe_load(value) for key, value in keys.items()}
-    except yaml.YAMLError:
-        text = ", ".join(f"{key}={value}" for key, value in keys.items())
-        raise CiglError(f"--set has {text}: give values as in a YAML file.") from None
-    study = study.with_keys(given)
+    study = study.with_keys(keys)
     return study if seeds is None else study.with_seeds(_seeds(seeds))
 
 
@@ -216,17 +182,6 @@ def _seeds(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(",") if part) if "," in text else tuple(range(int(text)))
     except ValueError:
         raise CiglError(f"--seeds is {text!r}: give a number of seeds, or seeds such as 0,1,5.") from None
-
-
-def _pairs(option: str, texts: list[str]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in texts]
-    for name, equals, value in pairs:
-        if not (name and equals and value):
-            raise CiglError(f"{option} has {name + equals + value!r}: give name=value.")
-    names = [name.strip() for name, _, _ in pairs]
-    if repeated := [name for name in names if names.count(name) > 1]:
-        raise CiglError(f"{option} has {repeated[0]} more than once: give it once.")
-    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _workers(jobs: int | None, ray: str | None, ranks: int) -> Callable[[StudyFolder], Workers]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import json
 import shlex
@@ -13,17 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from cigl.cli.completion import completion
-from cigl.cli.format import command
-from cigl.cli.shared import OUTPUT, app, errors_in_one_line, importing, show_next
+from cigl.cli.format import Command
+from cigl.cli.shared import OUTPUT, app, errors_in_one_line, importing, name_values, show_next
 from cigl.common.errors import CiglError
-from cigl.common.text import percent
+from cigl.common.text import count, percent
 from cigl.train.config import KEYS, PRESETS, Config, key_type, resolve
-
-# Not keys of a run.
-_SPECIAL = (
-    "out", "config", "preset", "resume", "checkpoint_minutes", "timeout_minutes", "threads", "log", "log_every",
-    "quiet", "json", "explain",
-)  # fmt: skip
 
 
 def train_command(**options: Any) -> None:
@@ -42,7 +35,7 @@ def train_command(**options: Any) -> None:
       cigl train --resume runs/rigl
       torchrun --nproc-per-node 4 -m cigl train --out runs/a
     """
-    special = {name: options.pop(name) for name in _SPECIAL}
+    special = {name: options.pop(name) for name, *_ in _OWN}
     flags = {name: value for name, value in options.items() if value not in (None, [])}
     out = Path(special["resume"] or special["out"] or _free_folder())
     with errors_in_one_line(lambda: _how_to_resume(out), several=True, argument=_flag):
@@ -59,13 +52,16 @@ def train_command(**options: Any) -> None:
             raise CiglError("with --max-restarts give --out too: a restart resumes the run in that folder.")
         config = resolve(_lists(flags), special["config"], special["preset"])
         _check_numbers(special)
+        if special["resume"] is not None and (out / "result.json").is_file():
+            if is_first("all"):
+                _show_finished(out, special["json"])
+            return
         quiet = special["quiet"] or special["json"]
         with progress_bar(quiet or not is_first("all"), _title(config, special["resume"], out)) as progress:
             with importing():
                 from cigl.train.ranks.rendezvous import joined
-                from cigl.train.run import complete, resume, train
+                from cigl.train.run import Execution, complete, resume, train
 
-            log = _log(special)
             with joined(special["timeout_minutes"]) as ranks:
                 ranks.refuse_different(_given(config, special, flags))
                 out = Path(ranks.from_main(str(out)))
@@ -74,12 +70,12 @@ def train_command(**options: Any) -> None:
                     "checkpoint_minutes": special["checkpoint_minutes"],
                     "ranks": ranks,
                     "threads": special["threads"],
-                    **log,
+                    **_log(special),
                 }
                 if special["resume"] is not None:
                     result = resume(out, kernels=flags.get("kernels"), **common)
                 elif may_go_on:
-                    result = complete(config, out, every_epoch=True, **common)
+                    result = complete(config, out, Execution(every_epoch=True, **common))
                 else:
                     result = train(config, out, **common)
         if not ranks.is_main:
@@ -134,10 +130,9 @@ def _trackers(out: Path) -> list[str]:
 def _title(config: Config, resumed: Path | None, out: Path) -> str:
     if resumed is not None:
         return f"resuming the run in {out}"
-    epochs = f"{config.epochs} epoch{'s' * (config.epochs != 1)}"
     return (
         f"training {config.model} on {config.dataset} with {config.method} at {percent(config.sparsity)} sparsity: "
-        f"{epochs}, into {out}"
+        f"{count(config.epochs, 'epoch')}, into {out}"
     )
 
 
@@ -145,6 +140,20 @@ def _how_to_resume(out: Path) -> str:
     if not (out / "config.yaml").is_file() or (out / "result.json").is_file():
         return ""
     return f"what was trained is saved, resume it with: cigl train --resume {shlex.quote(str(out))}"
+
+
+def _show_finished(out: Path, as_json: bool) -> None:
+    """Of a run that was to be resumed."""
+    from cigl.train.folder.run_folder import RunFolder
+
+    run = RunFolder(out)
+    if as_json:
+        typer.echo(json.dumps({"folder": str(out)} | run.read_json("result.json")))
+        return
+    epochs, folder = run.read_config().epochs, shlex.quote(str(out))
+    typer.echo(f"the run in {out} is finished: it has trained its {count(epochs, 'epoch')}.")
+    longer = f"cigl train --config {shlex.quote(str(out / 'config.yaml'))} --epochs {2 * epochs}"
+    show_next((longer, "train it for longer, in a new folder"), (f"cigl evaluate {folder}", "see its report again"))
 
 
 def _show(out: Path, result: dict[str, Any], explain: bool) -> None:
@@ -177,28 +186,13 @@ def _lists(flags: dict[str, Any]) -> dict[str, Any]:
     """Comma-separated numbers and NAME=VALUE, as flags have them."""
     for name, value in flags.items():
         if name == "options":
-            flags[name] = dict(_option(text) for text in value)
+            flags[name] = name_values("--option", value)
         if name == "milestones":
             try:
                 flags[name] = [float(part) for part in str(value).split(",") if part.strip()]
             except ValueError:
                 raise CiglError(f"--milestones is {value!r}: give numbers such as 0.5,0.75.") from None
     return flags
-
-
-def _option(text: str) -> tuple[str, Any]:
-    """A number, true, false or a text.
-
-    >>> _option("cycle_drop=0.3"), _option("keep_snapshots=true")
-    (('cycle_drop', 0.3), ('keep_snapshots', True))
-    """
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise CiglError(f"--option is {text!r}: give NAME=VALUE, such as cycle_drop=0.3.")
-    for read in (int, float, {"true": True, "false": False}.__getitem__):
-        with contextlib.suppress(ValueError, KeyError):
-            return name, read(value)
-    return name, value
 
 
 def _free_folder() -> Path:
@@ -208,13 +202,28 @@ def _free_folder() -> Path:
     return folder
 
 
+_OWN: list[tuple[str, Any, Any, str]] = [  # those that are not keys of a run
+    ("out", Path | None, None, "folder of the run (default: runs/001, 002, ...)"),
+    ("config", Path | None, None, "YAML file with options of the run, as key: value"),
+    ("preset", str | None, None, "settings by name: " + ", ".join(PRESETS)),
+    ("resume", Path | None, None, "resume the run in this folder"),
+    ("checkpoint_minutes", float, 10.0, "save at least this often, in addition to once per epoch (default: 10)"),
+    ("timeout_minutes", float, 10.0, "how long the processes of torchrun wait for each other (default: 10)"),
+    ("threads", int | None, None, "CPU threads (default: by the size of the work, one for a small network)"),
+    ("log", str | None, None, "trackers, separated by commas: tensorboard, wandb, mlflow; or none"),
+    ("log_every", int, 50, "steps between two rows of steps.csv and of the trackers (default: 50)"),
+    ("quiet", bool, False, "no progress bar"),
+    ("json", bool, False, "print the result as JSON, for scripts"),
+    ("explain", bool, False, "explain the numbers in the table"),
+]
 _METAVARS = {"options": "NAME=VALUE"}
 _METHOD = "Method (by default as the method defines them)"
 _PANELS = {
     "What is trained": "dataset model method sparsity epochs seed",
     "Data": "batch_size train_size subset image_size validation redraw augment workers",
     _METHOD: "",  # all keys that are in no other panel
-    "Optimizer": "optimizer lr momentum nesterov weight_decay schedule milestones gamma lr_end warmup_epochs clip",
+    "Optimizer": "optimizer lr momentum nesterov weight_decay decay_biases "
+    "schedule milestones gamma lr_end warmup_epochs clip",
     "Calibration": "temperature label_smoothing mixup",
     "Run": "out config preset resume checkpoint_minutes timeout_minutes threads device kernels bf16",
     OUTPUT: "quiet json explain log log_every",
@@ -224,28 +233,15 @@ _PANEL_OF = {name: panel for panel, names in _PANELS.items() for name in names.s
 
 def _signature() -> inspect.Signature:
     """The options of ``cigl train``: its own, and one for each key of the configuration."""
-    own: list[tuple[str, Any, Any, str]] = [
-        ("out", Path | None, None, "folder of the run (default: runs/001, 002, ...)"),
-        ("config", Path | None, None, "YAML file with options of the run, as key: value"),
-        ("preset", str | None, None, "settings by name: " + ", ".join(PRESETS)),
-        ("resume", Path | None, None, "resume the run in this folder"),
-        ("checkpoint_minutes", float, 10.0, "save at least this often, in addition to once per epoch (default: 10)"),
-        ("timeout_minutes", float, 10.0, "how long the processes of torchrun wait for each other (default: 10)"),
-        ("threads", int | None, None, "CPU threads (default: by the size of the work, one for a small network)"),
-        ("log", str | None, None, "trackers, separated by commas: tensorboard, wandb, mlflow; or none"),
-        ("log_every", int, 50, "steps between two rows of steps.csv and of the trackers (default: 50)"),
-        ("quiet", bool, False, "no progress bar"),
-        ("json", bool, False, "print the result as JSON, for scripts"),
-        ("explain", bool, False, "explain the numbers in the table"),
-    ]  # fmt: skip
+    options = list(_OWN)
     for each in fields(Config):
         shown = ",".join(f"{v:.3g}" for v in each.default) if isinstance(each.default, tuple) else each.default
         kind = key_type(each.name)[0]
         kind = list[str] if each.name == "options" else kind if kind in (int, float, bool) else str
-        own.append((each.name, kind | None, None, _about(each.metadata["help"], shown)))
-    own.sort(key=lambda each: list(_PANELS).index(_PANEL_OF.get(each[0], _METHOD)))  # stable within a panel
+        options.append((each.name, kind | None, None, _about(each.metadata["help"], shown)))
+    options.sort(key=lambda each: list(_PANELS).index(_PANEL_OF.get(each[0], _METHOD)))  # stable within a panel
     parameters = []
-    for name, kind, default, about in own:
+    for name, kind, default, about in options:
         flag = "--option" if name == "options" else f"--{name.replace('_', '-')}"
         flags = [f"{flag}/--no-{name.replace('_', '-')}"] if kind == (bool | None) else [flag]
         shown = typer.Option(
@@ -270,4 +266,4 @@ def _about(text: str, default: Any) -> str:
 
 train_command.__signature__ = _signature()  # type: ignore[attr-defined]
 train_command.__annotations__ = {name: p.annotation for name, p in _signature().parameters.items()}
-command(app, "train")(train_command)
+app.command("train", cls=Command)(train_command)

@@ -54,6 +54,7 @@ class CiglWarning(_AboutArguments, UserWarning):
 def unknown(kind: str, name: object, known: Iterable[str]) -> CiglError:
     """The error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(names)}."
+    plain = {each.lower(): each for each in names}
+    near = difflib.get_close_matches(str(name).lower(), plain, n=1, cutoff=0.6)
+    hint = f"did you mean {plain[near[0]]!r}?" if near else f"choose from {', '.join(names)}."
     return CiglError(f"unknown {kind} {name!r}: {hint}")

@@ -23,7 +23,15 @@ def listed(names: Iterable[object], most: int = 3) -> str:
     quoted = [repr(name) for name in names]
     if len(quoted) > most + 1:
         quoted = [*quoted[:most], f"{len(quoted) - most} more"]
-    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
+    return joined(quoted)
+
+
+def joined(parts: Sequence[str]) -> str:
+    """
+    >>> joined(["one"]), joined(["one", "two", "three"])
+    ('one', 'one, two and three')
+    """
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
 def percent(share: float, decimals: int | None = None) -> str:

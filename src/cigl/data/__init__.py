@@ -17,7 +17,7 @@ from cigl.common.errors import CiglError, unknown
 from cigl.common.preprocessing import Preprocessing
 from cigl.data import fetch
 from cigl.data.augment import ImageStore
-from cigl.data.catalogue import FETCHED, GENERATED, STREAMED, Dataset
+from cigl.data.catalogue import FETCHED, GENERATED, OWN, STREAMED, Dataset
 from cigl.data.sources import store
 from cigl.data.sources.memory import Images, MemorySplit
 from cigl.data.sources.own import from_reference, from_tensors
@@ -27,11 +27,6 @@ from cigl.data.splits.stream import open_folder
 
 __all__ = ["Source", "Split", "from_tensors", "get", "names", "open"]
 
-_OWN = {
-    "folder:PATH": "your own images: PATH/train/CLASS/*.jpg and PATH/val/CLASS/*.jpg (or test)",
-    "package.module:function": "your own data: a function that returns (train_x, train_y, test_x, test_y)",
-}
-
 
 def names() -> dict[str, str]:
     """All datasets, each with one line about it.
@@ -40,7 +35,7 @@ def names() -> dict[str, str]:
     >>> list(cigl.data.names())[:3]
     ['mnist1d', 'mnist', 'fashion-mnist']
     """
-    return {name: entry.line for table in (GENERATED, FETCHED, STREAMED) for name, entry in table.items()} | _OWN
+    return {name: entry.line for table in (GENERATED, FETCHED, STREAMED) for name, entry in table.items()} | OWN
 
 
 def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool = True) -> Path:

@@ -166,3 +166,7 @@ STREAMED = {
         open_imagenet,
     ),
 }
+OWN = {
+    "folder:PATH": "your own images: PATH/train/CLASS/*.jpg and PATH/val/CLASS/*.jpg (or test)",
+    "package.module:function": "your own data: a function that returns (train_x, train_y, test_x, test_y)",
+}

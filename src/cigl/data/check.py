@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from cigl.common.errors import CiglError, CiglWarning
 from cigl.common.files import write
 from cigl.common.images import examined
 from cigl.common.preprocessing import printable
+from cigl.common.progress import Tick
 from cigl.data.sources import store
 from cigl.data.splits.folder import Tree
 from cigl.data.splits.split import WHOLE, Share, part_of
@@ -28,7 +29,6 @@ from cigl.data.splits.split import WHOLE, Share, part_of
 MOST = 50_000  # images that are read when a run begins; of more, `cigl data check` is the one to do it
 SHOWN = 20  # problems of one kind
 _AT_ONCE = 256
-Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Checked:
         return found
 
 
-def check(tree: Tree, workers: int = 2, advance: Advance = lambda number: None) -> Checked:
+def check(tree: Tree, workers: int = 2, tick: Tick = lambda done, total: None) -> Checked:
     """Read every image to its end, and compare all files with each other."""
     split = len(tree.train.paths)
     paths = _paths(tree)
@@ -69,7 +69,7 @@ def check(tree: Tree, workers: int = 2, advance: Advance = lambda number: None) 
     sizes: list[tuple[int, int]] = []
     seen: dict[bytes, int] = {}
     copies, contradictions = [], []
-    for number, found in enumerate(_read(paths, workers, advance)):
+    for number, found in enumerate(_read(paths, workers, tick)):
         if isinstance(found, str):
             unreadable.append(f"{found.removesuffix('.')}: repair or remove the file.")
             continue
@@ -114,7 +114,7 @@ def _paths(tree: Tree) -> list[str]:
 
 
 def _read(
-    paths: Sequence[str], workers: int, advance: Advance = lambda number: None
+    paths: Sequence[str], workers: int, tick: Tick = lambda done, total: None
 ) -> Iterator[tuple[tuple[int, int], bytes] | str]:
     """What ``examined`` finds, or the reason why it can't, in order; Pillow decodes several images at once."""
 
@@ -128,7 +128,7 @@ def _read(
         for start in range(0, len(paths), _AT_ONCE):
             part = paths[start : start + _AT_ONCE]
             yield from threads.map(one, part)
-            advance(len(part))
+            tick(start + len(part), len(paths))
 
 
 def _some(sentences: list[str], what: str) -> list[str]:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from cigl.common.errors import CiglError
 from cigl.common.files import locked
+from cigl.common.progress import counting
 from cigl.data.catalogue import Dataset
 from cigl.data.sources import store
 from cigl.data.sources.archive import unpack
-from cigl.data.sources.download import bar, download
+from cigl.data.sources.download import download
 from cigl.data.sources.formats import Arrays
 
 _ARCHIVES = (".tar.gz", ".zip")
@@ -58,7 +59,7 @@ def _from_anywhere(name: str, dataset: Dataset, root: Path, progress: bool) -> t
         )
     try:
         message = f"{name} from {dataset.mirror.name}"  # its client reports no progress
-        with bar(message, progress), tempfile.TemporaryDirectory(prefix="cigl-") as temporary:
+        with counting(message, not progress), tempfile.TemporaryDirectory(prefix="cigl-") as temporary:
             arrays = dataset.mirror.read(dataset.mirror.fetch(Path(temporary)))
         dataset.facts.check(name, arrays)
     except CiglError as error:

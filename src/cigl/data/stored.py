@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from cigl.data.catalogue import FETCHED, GENERATED, STREAMED
+from cigl.data.catalogue import FETCHED, GENERATED, OWN, STREAMED
 from cigl.data.sources import store
 
-State = Literal["generated", "here", "not downloaded", "not here"]
+State = Literal["generated", "here", "not downloaded", "not here", "yours"]
 
 
 class Stored(NamedTuple):
@@ -35,7 +35,7 @@ def stored(folder: str | os.PathLike[str] | None = None) -> dict[str, Stored]:
     for name in STREAMED:
         place = root / name
         found[name] = Stored("here", place) if place.is_dir() else Stored("not here")
-    return found
+    return found | dict.fromkeys(OWN, Stored("yours"))
 
 
 def _size(folder: Path) -> int:

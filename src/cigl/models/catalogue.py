@@ -18,61 +18,54 @@ Shape = tuple[int, ...]
 
 
 class _Network(NamedTuple):
-    """What a name looks like, what it means, and the call that makes it from the match."""
+    """What a name looks like, what it means, and the call that makes it from the numbers in the name."""
 
-    pattern: re.Pattern[str]
+    pattern: str
     line: str
     images: bool  # needs (channels, height, width)
-    make: Callable[[re.Match[str], int, Shape], nn.Module]
+    make: Callable[[list[int], int, Shape], nn.Module]
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split("-") if part]
-
-
+_SIZES = "up to 64 pixels with a 3x3 stem and no pooling"
 _NETWORKS: dict[str, _Network] = {
     "mlp": _Network(
-        re.compile(r"mlp"),
+        r"mlp",
         "hidden layers of 300 and 100 units (LeNet-300-100)",
         False,
-        lambda match, classes, shape: mlp(shape, (300, 100), classes),
+        lambda _, classes, shape: mlp(shape, (300, 100), classes),
     ),
     "mlp-A-B-...": _Network(
-        re.compile(r"mlp((?:-\d+)+)"),
+        r"mlp(-\d+)+",
         "hidden layers of A, B, ... units, e.g. mlp-512-512-256",
         False,
-        lambda match, classes, shape: mlp(shape, _numbers(match[1]), classes),
+        lambda widths, classes, shape: mlp(shape, widths, classes),
     ),
     "convnet": _Network(
-        re.compile(r"convnet"),
+        r"convnet",
         "six small convolutions with batch norm, minutes on a CPU",
         True,
-        lambda match, classes, shape: convnet(shape[0], classes),
+        lambda _, classes, shape: convnet(shape[0], classes),
     ),
     "wrn-D-K": _Network(
-        re.compile(r"wrn-(\d+)-(\d+)"),
+        r"wrn-\d+-\d+",
         "wide ResNet of depth D and width K, D = 6n + 4, e.g. wrn-22-2",
         True,
-        lambda match, classes, shape: wide_resnet(int(match[1]), int(match[2]), shape[0], classes),
+        lambda sizes, classes, shape: wide_resnet(sizes[0], sizes[1], shape[0], classes),
     ),
     "wrn-D-K-half": _Network(
-        re.compile(r"wrn-(\d+)-(\d+)-half"),
+        r"wrn-\d+-\d+-half",
         "the same on images averaged to half their size: a quarter of the work, for a CPU",
         True,
-        lambda match, classes, shape: wide_resnet(int(match[1]), int(match[2]), shape[0], classes, half=True),
+        lambda sizes, classes, shape: wide_resnet(sizes[0], sizes[1], shape[0], classes, half=True),
     ),
-    "resnet18": _Network(
-        re.compile(r"resnet18"),
-        "ResNet-18; up to 64 pixels with a 3x3 stem and no pooling",
+} | {
+    f"resnet{depth}": _Network(
+        rf"resnet{depth}",
+        f"ResNet-{depth}; {_SIZES}",
         True,
-        lambda match, classes, shape: resnet(18, shape, classes),
-    ),
-    "resnet50": _Network(
-        re.compile(r"resnet50"),
-        "ResNet-50; up to 64 pixels with a 3x3 stem and no pooling",
-        True,
-        lambda match, classes, shape: resnet(50, shape, classes),
-    ),
+        lambda depths, classes, shape: resnet(depths[0], shape, classes),
+    )
+    for depth in (18, 50)
 }
 _OWN = "package.module:factory"
 
@@ -103,10 +96,10 @@ def build(name: str, classes: int, shape: Shape) -> nn.Module:
     if ":" in name:
         return from_factory(name, classes, tuple(shape))
     for network in _NETWORKS.values():
-        if match := network.pattern.fullmatch(name):
+        if re.fullmatch(network.pattern, name):
             if network.images and len(shape) != 3:
                 raise CiglError(
                     f"{name} needs images (channels, height, width), but the inputs are {tuple(shape)}: take mlp."
                 )
-            return network.make(match, classes, tuple(shape))
+            return network.make([int(each) for each in re.findall(r"\d+", name)], classes, tuple(shape))
     raise unknown("model", name, names())

@@ -13,6 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypedDict
 
+from cigl.common.text import duration
 from cigl.study.grid import Cell
 from cigl.study.store import StudyFolder, record_failure
 from cigl.train.folder.run_folder import RunFolder
@@ -142,6 +143,6 @@ class _Engine:
         self.tally.ended += 1
         if outcome["state"] == "done":
             self.tally.done += 1
-            return f"{cell}: done in {outcome['seconds']:.0f} s"
+            return f"{cell}: done in {duration(outcome['seconds'])}"
         self.tally.failed[cell] = outcome["message"]
         return f"{cell}: failed: {outcome['message']}"

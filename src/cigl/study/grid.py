@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from cigl.common.errors import CiglError, unknown
+from cigl.common.text import percent
 from cigl.train.config import Config, resolve
 
 AXES = ("setting", "method", "sparsity", "seed")
@@ -94,7 +95,7 @@ class Cell:
     config: Config
 
     def __str__(self) -> str:
-        return f"{self.method} {self.sparsity * 100:g} % {self.setting} seed {self.seed}"
+        return f"{self.method} {percent(self.sparsity)} {self.setting} seed {self.seed}"
 
     @property
     def digest(self) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from cigl.common.progress import Field, bar_line, drawn
 from cigl.common.text import duration, percent
 from cigl.study.engine import Show, Tally
-from cigl.study.grid import Cell
 from cigl.study.store import Found, StudyFolder
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 
 @contextmanager
@@ -21,26 +24,33 @@ def grid_progress(name: str, quiet: bool = False) -> Iterator[Show]:
     elif not sys.stderr.isatty():
         yield _lines
     else:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(12), TextColumn("{task.fields[text]}"))
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            grid = bar.add_task(name, total=None, text="")
-            tasks: dict[Cell, Any] = {}
+        grid = _Grid(name)
+        with drawn(grid) as console:
 
             def show(tally: Tally, news: list[str]) -> None:
+                grid.tally = tally
                 for line in news:
-                    bar.console.print(line, highlight=False, markup=False)
-                bar.update(grid, total=tally.total, completed=tally.done, text=summary(tally))
-                for cell in tasks.keys() - tally.running.keys():
-                    bar.remove_task(tasks.pop(cell))
-                for cell, share in tally.running.items():
-                    if cell not in tasks:
-                        tasks[cell] = bar.add_task(f"  {cell}", total=1.0, text="")
-                    bar.update(tasks[cell], completed=share, text=percent(share, 0) if share < 1 else "evaluating")
+                    if console is not None:
+                        console.print(line, highlight=False, markup=False)
 
             yield show
+
+
+class _Grid:
+    """A line for the study, and one for each run."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.tally: Tally | None = None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if (tally := self.tally) is None:
+            return
+        lines = [(tally.done / max(1, tally.total), self.name, summary(tally))]
+        for cell, share in tally.running.items():
+            lines.append((share, f"  {cell}", percent(share, 0) if share < 1 else "evaluating"))
+        for share, what, state in lines:
+            yield bar_line(share, [Field(what, 0), Field(state, 1)], options.max_width, options.ascii_only, longest=12)
 
 
 def _lines(tally: Tally, news: list[str]) -> None:

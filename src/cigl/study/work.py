@@ -15,7 +15,7 @@ from cigl.train.config import Config
 from cigl.train.folder.run_folder import Busy, RunFolder
 from cigl.train.ranks.group import ONE, Ranks
 from cigl.train.ranks.rendezvous import is_lost_connection
-from cigl.train.run import Progress, complete
+from cigl.train.run import Execution, Progress, complete
 from cigl.train.signals import Stopped
 from cigl.train.trainer import Splits, Trainer
 
@@ -27,7 +27,7 @@ def work(order: Order, progress: Progress | None = None, ranks: Ranks = ONE) -> 
     state: Literal["done", "failed", "busy"] = "done"
     message = ""
     try:
-        complete(config, folder.path, progress=progress, ranks=ranks)
+        complete(config, folder.path, Execution(progress, ranks=ranks))
         if ranks.is_main:
             if order["masks"]:
                 draw_masks(folder, config, order["masks"])

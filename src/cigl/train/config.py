@@ -9,21 +9,37 @@ import json
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from cigl.common.errors import CiglError, unknown
 from cigl.common.extras import from_extra
+from cigl.common.numbers import is_number
 
 Temperature = Literal["none", "holdout", "pilot"]
 TEMPERATURES: tuple[Temperature, ...] = typing.get_args(Temperature)
 Options = tuple[tuple[str, Any], ...]  # names and values; a tuple, so that a configuration can be a key
 
 
-def option(default: Any, about: str) -> Any:
-    return field(default=default, metadata={"help": about})
+Limit = tuple[Callable[[Any], bool], str]  # what a value must be, and the end of a sentence on one that isn't
+SHARE: Limit = lambda share: 0 <= share < 1, "give a share from 0 to below 1"
+ABOVE_0: Limit = lambda number: number > 0, "it must be above 0"
+NOT_NEGATIVE: Limit = lambda number: number >= 0, "it can't be negative, give 0 or more"
+EPOCHS: Limit = lambda number: 0 < number <= 10**6, "it must be above 0, give at most a million"
+SEED: Limit = lambda number: 0 <= number < 2**32, "give a whole number from 0 to below 2**32"
+PIXELS: Limit = lambda number: 8 <= number <= 4096, "give a number of pixels from 8 to 4096"
+NORM: Limit = lambda norm: norm > 0, "give a gradient norm above 0, or leave it out"
+RISING: Limit = (
+    lambda shares: list(shares) == sorted(shares) and all(0 < share < 1 for share in shares),
+    "give rising shares of training between 0 and 1",
+)
+
+
+def option(default: Any, about: str, limit: Limit | None = None) -> Any:
+    """A key; what needs the data or the model to be checked is checked there."""
+    return field(default=default, metadata={"help": about, "limit": limit})
 
 
 @dataclass(frozen=True)
@@ -40,37 +56,46 @@ class Config:
     dataset: str = option("mnist1d", "a name from `cigl data list`, folder:PATH or package.module:function")
     model: str = option("mlp", "a name from `cigl models`, or package.module:factory")
     method: str = option("cigl", "a name from `cigl methods`, or package.module:Name")
-    sparsity: float = option(0.8, "share of zeros, from 0 to below 1")
-    epochs: int = option(60, "number of epochs")
-    seed: int = option(0, "random seed of weights, masks, batches and augmentation")
-    batch_size: int = option(64, "examples per step")
+    sparsity: float = option(0.8, "share of zeros, from 0 to below 1", SHARE)
+    epochs: int = option(60, "number of epochs", EPOCHS)
+    seed: int = option(
+        0,
+        "random seed of weights, masks, batches and augmentation",
+        SEED,
+    )
+    batch_size: int = option(64, "examples per step", ABOVE_0)
     train_size: int | None = option(None, "use this many training examples only")
     subset: Literal["stratified", "first"] = option(
         "stratified", "how --train-size chooses: stratified (at random by seed, every class in proportion) or first"
     )
     image_size: int | None = option(
-        None, "side of the square input in pixels, for image folders (default: theirs, at most 224)"
+        None,
+        "side of the square input in pixels, for image folders (default: theirs, at most 224)",
+        PIXELS,
     )
-    validation: float = option(0.0, "share of the training data to hold out; 0.1 with --temperature holdout")
+    validation: float = option(0.0, "share of the training data to hold out; 0.1 with --temperature holdout", SHARE)
     redraw: bool = option(False, "hold out a different part of the data for each seed")
     augment: bool = option(True, "augment images (pad, crop, flip) if that is usual for the dataset")
     optimizer: Literal["sgd", "adam", "adamw"] = option("sgd", "optimizer: sgd, adam or adamw")
-    lr: float = option(0.1, "peak learning rate")
-    momentum: float = option(0.9, "momentum of SGD")
+    lr: float = option(0.1, "peak learning rate", ABOVE_0)
+    momentum: float = option(0.9, "momentum of SGD", SHARE)
     nesterov: bool = option(True, "Nesterov momentum in SGD")
-    weight_decay: float = option(1e-4, "weight decay of all parameters, as torch.optim defines it")
+    weight_decay: float = option(1e-4, "weight decay of all parameters, as torch.optim defines it", NOT_NEGATIVE)
+    decay_biases: bool = option(True, "apply weight decay to biases and normalization layers, too")
     schedule: Literal["piecewise", "cosine", "constant"] = option(
         "piecewise", "learning-rate schedule: piecewise, cosine or constant"
     )
     milestones: tuple[float, ...] = option(
-        (1 / 3, 2 / 3), "shares of training after which the piecewise schedule decays"
+        (1 / 3, 2 / 3),
+        "shares of training after which the piecewise schedule decays",
+        RISING,
     )
-    gamma: float = option(0.5, "factor of each piecewise decay")
-    lr_end: float = option(0.0, "the cosine schedule ends at this share of --lr")
-    warmup_epochs: float = option(0.0, "epochs of linear warm-up")
-    label_smoothing: float = option(0.0, "label smoothing: weight of the uniform distribution in the target")
-    mixup: float = option(0.0, "alpha of mixup's Beta distribution; 0 switches mixup off")
-    clip: float | None = option(None, "clip the gradient to this norm")
+    gamma: float = option(0.5, "factor of each piecewise decay", ABOVE_0)
+    lr_end: float = option(0.0, "the cosine schedule ends at this share of --lr", SHARE)
+    warmup_epochs: float = option(0.0, "epochs of linear warm-up", NOT_NEGATIVE)
+    label_smoothing: float = option(0.0, "label smoothing: weight of the uniform distribution in the target", SHARE)
+    mixup: float = option(0.0, "alpha of mixup's Beta distribution; 0 switches mixup off", NOT_NEGATIVE)
+    clip: float | None = option(None, "clip the gradient to this norm", NORM)
     bf16: bool = option(False, "train in bfloat16 (autocast)")
     distribution: Literal["erk", "er", "uniform"] = option(
         "erk", "how the weights are distributed over layers: erk, er or uniform"
@@ -89,7 +114,7 @@ class Config:
     temperature: Temperature = option(
         "none", "temperature scaling: none, holdout (fitted on held-out data) or pilot (with an extra run)"
     )
-    workers: int = option(2, "processes that read images from folders")
+    workers: int = option(2, "processes that read images from folders", NOT_NEGATIVE)
     device: str = option("cpu", "where to train: cpu, cuda, cuda:1, ...")
     kernels: Literal["auto", "sparse", "masked"] = option(
         "auto",
@@ -98,10 +123,11 @@ class Config:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            object.__setattr__(self, each.name, _typed(each.name, getattr(self, each.name)))
+            value = _typed(each.name, getattr(self, each.name))
+            _check(each, value)
+            object.__setattr__(self, each.name, value)
         if self.train_size is None:
             object.__setattr__(self, "subset", "stratified")  # of all there is nothing to choose
-        _check(self)
 
     @property
     def held_out(self) -> float:
@@ -116,7 +142,10 @@ class Config:
         keys = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
         keys["options"] = dict(self.options)
         # as it was before there were such keys: digests name the folders of runs
-        old = {"options": {}, "kernels": "auto", "redraw": False, "image_size": None, "subset": "first"}
+        old = {
+            "options": {}, "kernels": "auto", "redraw": False, "image_size": None, "subset": "first",
+            "decay_biases": True,
+        }  # fmt: skip
         for name, usual in old.items():
             if keys[name] == usual or (name == "subset" and self.train_size is None):
                 del keys[name]
@@ -167,13 +196,13 @@ def _typed(name: str, value: Any) -> Any:
             raise unknown(name, value, typing.get_args(kind))
         return value
     if typing.get_origin(kind) is tuple:
-        if not isinstance(value, (list, tuple)) or not all(_is_number(part) for part in value):
+        if not isinstance(value, (list, tuple)) or not all(is_number(part) for part in value):
             raise CiglError(f"{name} is {value!r}: give a list of numbers, such as [0.5, 0.75].", arguments=(name,))
         return tuple(float(part) for part in value)
     if kind is float and isinstance(value, str):  # YAML reads 1e-3 as a text
         with contextlib.suppress(ValueError):
             value = float(value)
-    if kind is float and _is_number(value) and math.isfinite(value):
+    if kind is float and is_number(value) and math.isfinite(value):
         return float(value)
     if type(value) is not kind or kind is float:
         raise CiglError(f"{name} is {value!r}: give {_WORDS[kind]}.", arguments=(name,))
@@ -203,39 +232,13 @@ def _typed_options(value: Any) -> Options:
 _WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _check(config: Config) -> None:
-    """What can be said without the data and the model; the rest is said by cigl.attach and the data."""
-    if not 0 <= config.seed < 2**32:
-        raise CiglError(f"seed is {config.seed}: give a whole number from 0 to below 2**32.", arguments=("seed",))
-    if config.epochs > 10**6:
-        raise CiglError(f"epochs is {config.epochs}: give at most a million.", arguments=("epochs",))
-    if config.image_size is not None and not 8 <= config.image_size <= 4096:
-        raise CiglError(
-            f"image_size is {config.image_size}: give a number of pixels from 8 to 4096.", arguments=("image_size",)
-        )
-    if config.clip is not None and config.clip <= 0:
-        raise CiglError(f"clip is {config.clip}: give a gradient norm above 0, or leave it out.", arguments=("clip",))
-    positive = {"epochs": config.epochs, "batch_size": config.batch_size, "lr": config.lr, "gamma": config.gamma}
-    for name, value in positive.items():
-        if value <= 0:
-            raise CiglError(f"{name} is {value}: it must be above 0.", arguments=(name,))
-    names = ("validation", "label_smoothing", "sparsity", "momentum", "lr_end")
-    shares = {name: getattr(config, name) for name in names}
-    for name, value in shares.items():
-        if not 0 <= value < 1:
-            raise CiglError(f"{name} is {value}: give a share from 0 to below 1.", arguments=(name,))
-    for name in ("mixup", "warmup_epochs", "weight_decay", "workers"):
-        if (value := getattr(config, name)) < 0:
-            raise CiglError(f"{name} is {value}: it can't be negative, give 0 or more.", arguments=(name,))
-    if list(config.milestones) != sorted(config.milestones) or not all(0 < m < 1 for m in config.milestones):
-        raise CiglError(
-            f"milestones are {list(config.milestones)}: give rising shares of training between 0 and 1.",
-            arguments=("milestones",),
-        )
+def _check(key: Any, value: Any) -> None:
+    """What can be said of a value alone."""
+    limit: Limit | None = key.metadata["limit"]
+    if limit is not None and value is not None and not limit[0](value):
+        meant = f"; did you mean {value / 100:g}?" if limit is SHARE and 1 < value < 100 else "."
+        value = list(value) if isinstance(value, tuple) else value
+        raise CiglError(f"{key.name} is {value}: {limit[1]}{meant}", arguments=(key.name,))
 
 
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -245,14 +248,29 @@ def _preset(name: str, about: str, **keys: Any) -> None:
     PRESETS[name] = (about, keys)
 
 
-# The paper follows RigL (Evci et al. 2020, appendix): the rate falls by 5 every 30,000 of 97,750 steps.
-_CIFAR = {
+# The paper's text leaves open what decides calibration; its sources and its released code differ (docs/methods.md).
+_TEXT = {
     "epochs": 250, "batch_size": 128, "lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 5e-4,
     "schedule": "piecewise", "milestones": [0.307, 0.614, 0.921], "gamma": 0.2, "sparsity": 0.95,
 }  # fmt: skip
-_preset("cifar10-resnet50", "the paper's main setting", dataset="cifar10", model="resnet50", **_CIFAR)
-_preset("cifar10-wrn-22-2", "the paper's smaller network", dataset="cifar10", model="wrn-22-2", **_CIFAR)
-_preset("cifar100-resnet50", "the paper's 100 classes", dataset="cifar100", model="resnet50", **_CIFAR)
+_WRN = _TEXT | {"validation": 0.1, "decay_biases": False, "milestones": [30 / 88, 60 / 88]}
+_RESNET50 = _WRN | {  # the steps of its schedule are counted from the end of the warm-up
+    "milestones": [k / 88 for k in (21.76, 41.76, 61.76, 81.76)], "weight_decay": 1e-4, "warmup_epochs": 5.0,
+}  # fmt: skip
+_SAME = "the same with the schedule of"
+_MAIN: dict[str, Any] = {"dataset": "cifar10", "model": "resnet50"}
+_SMALLER: dict[str, Any] = {"dataset": "cifar10", "model": "wrn-22-2"}
+_CIFAR100: dict[str, Any] = {"dataset": "cifar100", "model": "resnet50"}
+_preset("cifar10-resnet50", "the paper's main setting", **_TEXT | _MAIN)
+_preset("cifar10-resnet50-released", f"{_SAME} CigL's released code", **_RESNET50 | _MAIN | {"gamma": 0.5})
+_preset("cifar10-wrn-22-2", "the paper's smaller network", **_TEXT | _SMALLER)
+_preset("cifar10-wrn-22-2-reproduction", f"{_SAME} RigL's reproduction", **_WRN | _SMALLER)
+_preset("cifar10-wrn-22-2-released", f"{_SAME} CigL's released code", **_WRN | _SMALLER | {"gamma": 0.5})
+_preset("cifar100-resnet50", "the paper's 100 classes", **_TEXT | _CIFAR100)
+_preset("cifar100-resnet50-reproduction", f"{_SAME} RigL's reproduction", **_RESNET50 | _CIFAR100, label_smoothing=0.1)
+_preset(
+    "cifar100-resnet50-released", f"{_SAME} CigL's released code", **_RESNET50 | _CIFAR100 | {"gamma": 0.5, "lr": 0.3}
+)
 _preset(
     "imagenet-resnet50", "the paper's ImageNet setting", dataset="imagenet", model="resnet50", epochs=100,
     batch_size=64, lr=0.025, momentum=0.9, nesterov=True, weight_decay=1e-4, schedule="piecewise",
@@ -315,6 +333,8 @@ def read_keys(path: Path) -> dict[str, Any]:
     with from_extra("cli", "configuration files"):
         import yaml
 
+    if not path.is_file():
+        raise CiglError(f"there is no file {path}: give a YAML file with keys and values, such as `sparsity: 0.9`.")
     try:
         text = path.read_text("utf-8")
         content, twice = yaml.safe_load(text), _written_twice(yaml.compose(text, yaml.SafeLoader), set())

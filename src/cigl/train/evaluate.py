@@ -46,10 +46,10 @@ def evaluate_run(
         masks: Average the predictions of so many random masks.
     """
     folder = RunFolder(out)
-    config = folder.read_config()
-    if not folder.is_finished:
-        raise CiglError(f"the run in {out} is not finished: resume it with `cigl train --resume {out}`.")
-    trainer = opened(config, check_images=False)
+    config = folder.read_finished()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CiglWarning)  # on how it is trained: it was said then
+        trainer = opened(config, check_images=False)
     with using(recorded(folder.read_json("result.json").get("versions", {})) or threads_for(trainer)):
         return _evaluate(folder, trainer, split, temperature, masks)
 

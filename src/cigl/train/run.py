@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from cigl.common.errors import CiglError
 from cigl.common.phases import phase
@@ -23,25 +24,32 @@ from cigl.train.folder.provenance import (
     versions,
 )
 from cigl.train.folder.run_folder import Busy, RunFolder
-from cigl.train.folder.shared_folder import folder_of
 from cigl.train.ranks.group import ONE, Ranks
 from cigl.train.result import finish
 from cigl.train.signals import Requests, listening
-from cigl.train.threads import check_threads, recorded, threads_for, using
+from cigl.train.threads import recorded, threads_for, using
 from cigl.train.trainer import Trainer, opened
 
 Progress = Callable[[Trainer, "dict[str, Any] | None"], None]
 PILOT_SEED = 0
 
 
-class Execution(NamedTuple):
-    """How a run is executed, beside what it is: when checkpoints are written, and on how many threads."""
+@dataclass(frozen=True)
+class Execution:
+    """How a run is executed, beside what it is."""
 
-    minutes: float
-    every_epoch: bool = True
+    progress: Progress | None = None
+    checkpoint_minutes: float = 0.5  # a checkpoint at least this often
+    every_epoch: bool = False  # ... and after each epoch
+    ranks: Ranks = ONE
     threads: int | None = None  # those it was started with; at first as many as its steps are worth
     log: tuple[str, ...] | None = None  # names of trackers; None for those of before, or of $CIGL_LOG
     log_every: int = EVERY  # steps
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
+            raise CiglError(f"threads is {self.threads!r}: give a whole number, at least 1.")
+        check_trackers(self.log or ())
 
 
 def train(
@@ -76,23 +84,16 @@ def train(
     >>> round(result["density"], 3)
     0.2
     """
-    execution = _execution(checkpoint_minutes, True, threads, log, log_every)
-    folder = folder_of(out, ranks)
+    how = Execution(progress, checkpoint_minutes, True, ranks, threads, log, log_every)
+    folder = RunFolder(out, ranks)
     with listening() as requests:
         _refuse_started(folder)
-        trainer = opened(config, ranks)  # what is wrong shows before there is a folder
-        _check(requests, ranks)
-        with folder.locked():
-            _refuse_started(folder)
-            return _continue(folder, trainer, requests, progress, execution)
-
-
-def _execution(
-    minutes: float, every_epoch: bool, threads: int | None, log: tuple[str, ...] | None, log_every: int
-) -> Execution:
-    check_threads(threads)
-    check_trackers(log or ())
-    return Execution(minutes, every_epoch, threads, log, log_every)
+        with folder.made():
+            trainer = opened(config, ranks)
+            _check(requests, ranks)
+            with folder.locked():
+                _refuse_started(folder)
+                return _Run(folder, trainer, requests, how).to_its_end()
 
 
 def _check(requests: Requests, ranks: Ranks) -> None:
@@ -133,153 +134,132 @@ def resume(
         log: As for ``train``; None: where it logged before, in the same runs of those trackers.
         log_every: As for ``train``.
     """
-    execution = _execution(checkpoint_minutes, True, threads, log, log_every)
-    folder = folder_of(out, ranks)
+    how = Execution(progress, checkpoint_minutes, True, ranks, threads, log, log_every)
+    folder = RunFolder(out, ranks)
     config = folder.read_config()
     if folder.is_finished:
         return dict(folder.read_json("result.json"))
     if kernels is not None:
         config = config.changed(kernels=kernels)
     with listening() as requests, folder.locked():
-        return _continue(folder, opened(config, ranks), requests, progress, execution)
+        return _Run(folder, opened(config, ranks), requests, how).to_its_end()
 
 
-def complete(
-    config: Config,
-    out: Path | str,
-    *,
-    progress: Progress | None = None,
-    checkpoint_minutes: float = 0.5,
-    every_epoch: bool = False,
-    ranks: Ranks = ONE,
-    threads: int | None = None,
-    log: tuple[str, ...] | None = None,
-    log_every: int = EVERY,
-) -> dict[str, Any]:
+def complete(config: Config, out: Path | str, how: Execution | None = None) -> dict[str, Any]:
     """Whatever is left to do of this run: all of it, the rest or nothing. Busy if another process is at it."""
-    execution = _execution(checkpoint_minutes, every_epoch, threads, log, log_every)
-    with listening() as requests:
-        return _complete(config, out, requests, progress, execution, ranks)
-
-
-def _complete(
-    config: Config, out: Path | str, requests: Requests, progress: Progress | None, execution: Execution, ranks: Ranks
-) -> dict[str, Any]:
-    folder = folder_of(out, ranks)
-    with folder.locked():
+    how = how or Execution()
+    folder = RunFolder(out, how.ranks)
+    with listening() as requests, folder.locked():
         if folder.is_finished:
             return dict(folder.read_json("result.json"))
-        trainer = opened(config, ranks)
+        trainer = opened(config, how.ranks)
         if folder.is_started and folder.read_config() != config:
             raise CiglError(f"{folder.path} holds a run of another configuration: remove it, or choose another place.")
-        return _continue(folder, trainer, requests, progress, execution)
+        return _Run(folder, trainer, requests, how).to_its_end()
 
 
-def _take_training(folder: RunFolder, trainer: Trainer) -> None:
-    """From a finished run beside this one that differs in its temperature alone, and so has trained the same weights.
+@dataclass(frozen=True)
+class _Run:
+    """A run in its folder, which this process has locked."""
 
-    Only where its last checkpoint was kept: then all that is left of this run is to predict.
-    """
-    config, last = trainer.config, trainer.config.epochs * trainer.steps_per_epoch
-    others = [config.changed(temperature=kind) for kind in TEMPERATURES if kind != config.temperature]
-    for other in others if trainer.ranks.size == 1 else ():  # several would have to agree on what they see
-        beside = RunFolder(folder.path.parent / other.digest())
-        if other.held_out != config.held_out or not beside.is_finished:
-            continue
-        same = {VERSIONS: versions(), DATA: trainer.splits.about()}
-        if not beside.has_checkpoint(last) or any(beside.read_json(name) != value for name, value in same.items()):
-            continue
-        folder.copy_metrics(beside)
-        folder.save_checkpoint(last, beside.checkpoint(last) | {"digest": trainer.digest()})
-        return
+    folder: RunFolder
+    trainer: Trainer
+    requests: Requests
+    how: Execution
 
+    def to_its_end(self) -> dict[str, Any]:
+        """All of it, or the rest."""
+        folder, trainer, ranks = self.folder, self.trainer, self.how.ranks
+        _check(self.requests, ranks)
+        before = started_on(folder, ranks)
+        with using(self.how.threads or recorded(before) or threads_for(trainer)):
+            if before:
+                report_differences(before, ranks)
+            elif not folder.is_started:
+                self._take_training()
+                record(folder, trainer)
+                folder.write_config(trainer.config)
+            return self._trained()
 
-def _continue(
-    folder: RunFolder, trainer: Trainer, requests: Requests, progress: Progress | None, execution: Execution
-) -> dict[str, Any]:
-    """All of a run, or the rest of it."""
-    _check(requests, trainer.ranks)
-    before = started_on(folder, trainer.ranks)
-    with using(execution.threads or recorded(before) or threads_for(trainer)):
-        if before:
-            report_differences(before, trainer.ranks)
-        elif not folder.is_started:
-            _take_training(folder, trainer)
-            record(folder, trainer)
-            folder.write_config(trainer.config)
-        return _run(folder, trainer, requests, progress, execution)
+    def _take_training(self) -> None:
+        """From a finished run beside this one that differs in its temperature alone, and so has trained the same
+        weights.
 
+        Only where its last checkpoint was kept: then all that is left of this run is to predict.
+        """
+        folder, trainer = self.folder, self.trainer
+        config, last = trainer.config, trainer.config.epochs * trainer.steps_per_epoch
+        others = [config.changed(temperature=kind) for kind in TEMPERATURES if kind != config.temperature]
+        for other in others if trainer.ranks.size == 1 else ():  # several would have to agree on what they see
+            beside = RunFolder(folder.path.parent / other.digest())
+            if other.held_out != config.held_out or not beside.is_finished or not beside.has_checkpoint(last):
+                continue
+            same = {VERSIONS: versions(), DATA: trainer.splits.about()}
+            if any(beside.read_json(name) != value for name, value in same.items()):
+                continue
+            folder.copy_metrics(beside)
+            folder.save_checkpoint(last, beside.checkpoint(last) | {"digest": trainer.digest()})
+            return
 
-def _run(
-    folder: RunFolder, trainer: Trainer, requests: Requests, progress: Progress | None, execution: Execution
-) -> dict[str, Any]:
-    config = trainer.config
-    pilot = (
-        _pilot_temperature(folder, trainer, requests, progress, execution) if config.temperature == "pilot" else None
-    )
-    trainer.seed_generator()  # a pilot may have drawn numbers since
-    with phase("reading the checkpoint"):
-        state = folder.load_checkpoint()
+    def _trained(self) -> dict[str, Any]:
+        folder, trainer, config = self.folder, self.trainer, self.trainer.config
+        pilot = self._pilot_temperature() if config.temperature == "pilot" else None
+        trainer.seed_generator()  # a pilot may have drawn numbers since
+        with phase("reading the checkpoint"):
+            state = folder.load_checkpoint()
+            if state is not None:
+                trainer.load(state)
         if state is not None:
-            trainer.load(state)
-    if state is not None:
-        report_other_ranks(len(state.get("generators", [None])), trainer.ranks.size)
-    refuse_other_data(folder, trainer.splits)
-    with folder.trackers(execution.log, config) as trackers:
-        folder.cut_metrics(trainer.epoch, trainer.step)
-        log = Log(trainer, folder, trackers, execution.log_every)
-        _train(trainer, folder, requests, progress, execution, log)
-        return finish(trainer, folder, pilot, trackers)
+            report_other_ranks(len(state.get("generators", [None])), trainer.ranks.size)
+        refuse_other_data(folder, trainer.splits)
+        with folder.trackers(self.how.log, config) as trackers:
+            folder.cut_metrics(trainer.epoch, trainer.step)
+            self._train(Log(trainer, folder, trackers, self.how.log_every))
+            return finish(trainer, folder, pilot, trackers)
 
+    def _train(self, log: Log) -> None:
+        trainer, how, saved = self.trainer, self.how, time.monotonic()
+        show = how.progress or (lambda trainer, row: None)
 
-def _train(
-    trainer: Trainer, folder: RunFolder, requests: Requests, progress: Progress | None, execution: Execution, log: Log
-) -> None:
-    ranks, saved = trainer.ranks, time.monotonic()
+        def save() -> None:
+            nonlocal saved
+            with phase("saving a checkpoint"):
+                self.folder.save_checkpoint(trainer.step, trainer.state())
+            saved = time.monotonic()
 
-    def save() -> None:
-        nonlocal saved
-        with phase("saving a checkpoint"):
-            folder.save_checkpoint(trainer.step, trainer.state())
-        saved = time.monotonic()
-
-    epochs = trainer.config.epochs
-    while trainer.epoch < epochs:
-        start = time.monotonic() - trainer.seconds
-        for _ in trainer.steps():
-            trainer.seconds = time.monotonic() - start
-            log.step()
-            if progress is not None:
-                progress(trainer, None)
-            if ranks.largest(requests.number is not None or time.monotonic() - saved > execution.minutes * 60):
+        def save_if(wanted: bool) -> None:
+            """On all ranks, if one of them wants it; and end if one of them was asked to."""
+            if how.ranks.largest(wanted or self.requests.number is not None):
                 save()
-                _check(requests, ranks)
-        row = trainer.finish_epoch()
-        folder.add_metrics(row)
-        if execution.every_epoch or trainer.epoch == epochs:
-            save()
-        log.epoch(row)
-        if progress is not None:
-            progress(trainer, row)
-        if ranks.largest(requests.number is not None):
-            save()
-            _check(requests, ranks)
+                _check(self.requests, how.ranks)
 
+        while trainer.epoch < trainer.config.epochs:
+            start = time.monotonic() - trainer.seconds
+            for _ in trainer.steps():
+                trainer.seconds = time.monotonic() - start
+                log.step()
+                show(trainer, None)
+                save_if(time.monotonic() - saved > how.checkpoint_minutes * 60)
+            row = trainer.finish_epoch()
+            self.folder.add_metrics(row)
+            if how.every_epoch or trainer.epoch == trainer.config.epochs:
+                save()
+            log.epoch(row)
+            show(trainer, row)
+            save_if(False)
 
-def _pilot_temperature(
-    folder: RunFolder, trainer: Trainer, requests: Requests, progress: Progress | None, execution: Execution
-) -> float:
-    """Fitted by a run on nine tenths of what this one trains on; one pilot serves all seeds of a setting."""
-    config, ranks = trainer.config, trainer.ranks
-    held_out = config.held_out + 0.1 * (1 - config.held_out)
-    pilot = config.changed(temperature="holdout", seed=PILOT_SEED, validation=round(held_out, 12))
-    place = folder.path.parent / "pilots" / pilot.digest()
-    while True:
-        _check(requests, ranks)
-        try:
-            quiet = execution._replace(log=())  # a pilot is no run of its own to look at
-            with phase("pilot run"):
-                return float(_complete(pilot, place, requests, progress, quiet, ranks)["temperature"])
-        except Busy:
-            with phase("waiting for another process, which trains the pilot run"):
-                time.sleep(0.2)
+    def _pilot_temperature(self) -> float:
+        """Fitted by a run on nine tenths of what this one trains on; one pilot serves all seeds of a setting."""
+        config = self.trainer.config
+        held_out = config.held_out + 0.1 * (1 - config.held_out)
+        pilot = config.changed(temperature="holdout", seed=PILOT_SEED, validation=round(held_out, 12))
+        place = self.folder.path.parent / "pilots" / pilot.digest()
+        quiet = replace(self.how, log=())  # a pilot is no run of its own to look at
+        while True:
+            _check(self.requests, self.how.ranks)
+            try:
+                with phase("pilot run"):
+                    return float(complete(pilot, place, quiet)["temperature"])
+            except Busy:
+                with phase("waiting for another process, which trains the pilot run"):
+                    time.sleep(0.2)

@@ -6,16 +6,11 @@ number of threads decides in which order sums are made, so the last bits of a ru
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
-
-from cigl.calibrate.reports.evaluation import evaluating
-from cigl.common.errors import CiglError
 
 if TYPE_CHECKING:
     from cigl.train.trainer import Trainer
@@ -37,22 +32,8 @@ def chosen(flops: float, limit: int) -> int:
 def threads_for(trainer: Trainer) -> int:
     """Chosen by the work of a step, where the CPU does it."""
     limit = torch.get_num_threads()
-    return chosen(trainer.step_flops, limit) if trainer.device.type == "cpu" else limit
-
-
-def step_flops(model: nn.Module, shape: tuple[int, ...], batch_size: int) -> float:
-    """Of a forward and a backward pass of the dense network, from one example on a copy of it."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    try:
-        probe = copy.deepcopy(model)
-        example = torch.zeros(1, *shape, device=next(model.parameters()).device)
-        with torch.no_grad(), evaluating(probe, None), FlopCounterMode(display=False) as counter:
-            probe(example)
-        forward = counter.get_total_flops()
-    except Exception:  # of a user's model, which will say so in its first step, if it is one
-        forward = 2 * sum(each.numel() for each in model.parameters())
-    return 3.0 * batch_size * float(forward)
+    step = 3 * (trainer.config.batch_size // trainer.ranks.size) * trainer.cost.flops  # two thirds of it backward
+    return chosen(step, limit) if trainer.device.type == "cpu" else limit
 
 
 @contextmanager
@@ -66,11 +47,6 @@ def using(threads: int) -> Iterator[None]:
     finally:
         if threads != before:
             torch.set_num_threads(before)
-
-
-def check_threads(threads: Any) -> None:
-    if threads is not None and (type(threads) is not int or threads < 1):
-        raise CiglError(f"threads is {threads!r}: give a whole number, at least 1.")
 
 
 def recorded(versions: dict[str, Any]) -> int | None:

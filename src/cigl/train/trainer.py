@@ -35,11 +35,10 @@ from cigl.sparsify.methods.catalogue import Method, method, options
 from cigl.sparsify.methods.schedule import CycleTimetable
 from cigl.sparsify.results.batch_norm import running_norms
 from cigl.train.config import METHOD_KEYS, Config
-from cigl.train.evaluation_batch import evaluation_batch
+from cigl.train.cost import Cost
 from cigl.train.gradients import averaging_gradients, explain
 from cigl.train.optim import build_optimizer, lr_factor
 from cigl.train.ranks.group import ONE, Ranks
-from cigl.train.threads import step_flops
 
 
 @dataclass
@@ -118,8 +117,7 @@ class Trainer:
         self.model = cigl.models.build(config.model, splits.source.classes, splits.source.shape).to(self.device)
         if ranks.size > 1 and self.device.type != "cpu":  # torch has none for the CPU
             self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
-        self.evaluation_batch = evaluation_batch(self.model, splits.source.shape)
-        self.step_flops = step_flops(self.model, splits.source.shape, config.batch_size // ranks.size)
+        self.cost = Cost.of(self.model, splits.source.shape)
         self.optimizer = build_optimizer(config, self.model)
         self.sparse = attach(
             self.model,
@@ -242,7 +240,7 @@ class Trainer:
         if divides:
             mine = whole.take(self.ranks.part(len(whole)))
         with phase(f"evaluating on the {split} data"):
-            batches = mine.batches(self.evaluation_batch, device=self.device, workers=self.config.workers)
+            batches = mine.batches(self.cost.evaluation_batch, device=self.device, workers=self.config.workers)
             logits, labels = predict(model, batches)
         return (self.ranks.concatenate(logits), self.ranks.concatenate(labels)) if divides else (logits, labels)
 

@@ -12,8 +12,10 @@ import stat
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, NamedTuple, cast
 
 from cigl.common.errors import CiglError
 
@@ -24,10 +26,17 @@ def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> Path:
     """Unpack a tar (of any compression) or zip file into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        if zipfile.is_zipfile(archive):
-            _unzip(archive, folder, limit)
-        else:
-            _untar(archive, folder, limit)
+        for member in _members(archive):
+            if not (member.is_folder or member.is_file):
+                raise CiglError(f"{archive.name} holds a link or device ({member.name}): not unpacked.")
+            target = _inside(archive, folder, member.name)
+            if member.is_folder:
+                target.mkdir(parents=True, exist_ok=True)
+                continue
+            if (limit := limit - member.size) < 0:
+                raise CiglError(f"{archive.name} unpacks to more than any dataset here: not unpacked.")
+            with member.open() as content:
+                _write(content, target, member.size, archive)
     except RuntimeError as error:  # what zipfile raises for passwords and odd compressions
         raise CiglError(f"{archive.name} can't be unpacked: {error}.") from error
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError) as error:
@@ -39,32 +48,25 @@ def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> Path:
     return folder
 
 
-def _untar(archive: Path, folder: Path, limit: int) -> None:
-    with tarfile.open(archive) as tar:
-        for member in tar:
-            if member.isdir():
-                _inside(archive, folder, member.name).mkdir(parents=True, exist_ok=True)
-            elif member.isreg():
-                limit = _left(archive, limit, member.size)
-                content = tar.extractfile(member)
-                assert content is not None
-                _write(content, _inside(archive, folder, member.name), member.size, archive)
-            else:
-                raise CiglError(f"{archive.name} holds a link or device ({member.name}): not unpacked.")
+class _Member(NamedTuple):
+    name: str
+    is_folder: bool
+    is_file: bool
+    size: int
+    open: Callable[[], IO[bytes]]
 
 
-def _unzip(archive: Path, folder: Path, limit: int) -> None:
-    with zipfile.ZipFile(archive) as zipped:
-        for member in zipped.infolist():
-            kind = stat.S_IFMT(member.external_attr >> 16)
-            if member.is_dir():
-                _inside(archive, folder, member.filename).mkdir(parents=True, exist_ok=True)
-            elif kind in (0, stat.S_IFREG):
-                limit = _left(archive, limit, member.file_size)
-                with zipped.open(member) as content:
-                    _write(content, _inside(archive, folder, member.filename), member.file_size, archive)
-            else:
-                raise CiglError(f"{archive.name} holds a link or device ({member.filename}): not unpacked.")
+def _members(archive: Path) -> Iterator[_Member]:
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as zipped:
+            for each in zipped.infolist():
+                is_plain = stat.S_IFMT(each.external_attr >> 16) in (0, stat.S_IFREG)
+                yield _Member(each.filename, each.is_dir(), is_plain, each.file_size, partial(zipped.open, each))
+    else:
+        with tarfile.open(archive) as tar:
+            for one in tar:
+                content = cast("Callable[[], IO[bytes]]", partial(tar.extractfile, one))  # None for what is no file
+                yield _Member(one.name, one.isdir(), one.isreg(), one.size, content)
 
 
 def _inside(archive: Path, folder: Path, name: str) -> Path:
@@ -76,12 +78,6 @@ def _inside(archive: Path, folder: Path, name: str) -> Path:
     if not target.resolve().is_relative_to(folder.resolve()):  # through a link that was in the folder before
         raise CiglError(f"{archive.name} holds a path that leads out of its folder ({name}): not unpacked.")
     return target
-
-
-def _left(archive: Path, limit: int, size: int) -> int:
-    if size > limit:
-        raise CiglError(f"{archive.name} unpacks to more than any dataset here: not unpacked.")
-    return limit - size
 
 
 def _write(content: IO[bytes], target: Path, size: int, archive: Path) -> None:

@@ -8,17 +8,15 @@ import os
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from cigl.common.errors import CiglError
+from cigl.common.progress import Tick, counting
 
 TIMEOUT = 30.0  # seconds of silence before a connection counts as broken
 TRIES = 4
 _CHUNK = 1 << 18
-Tick = Callable[[int, int | None], None]  # bytes so far, bytes in all if known
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ def download(remote: Remote, folder: Path, progress: bool = True) -> Path:
     if target.exists() and remote.fits(target):
         return target
     folder.mkdir(parents=True, exist_ok=True)
-    with bar(remote.name, progress) as tick:
+    with counting(remote.name, not progress, " MB", 1e6) as tick:
         _fill(remote.url, part, tick)
         if not remote.fits(part):
             part.unlink()
@@ -106,21 +104,3 @@ def _append(url: str, part: Path, tick: Tick) -> None:
 
 def _starts_at(content_range: str | None, have: int) -> bool:
     return content_range is not None and content_range.startswith(f"bytes {have}-")
-
-
-@contextmanager
-def bar(name: str, progress: bool) -> Iterator[Tick]:
-    """A progress bar on standard error, where rich is installed."""
-    if not progress:
-        yield lambda have, total: None
-        return
-    try:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-    except ImportError:
-        yield lambda have, total: None
-        return
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task(name, total=None)
-        yield lambda have, total: shown.update(task, completed=have, total=total)

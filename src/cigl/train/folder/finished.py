@@ -48,9 +48,7 @@ def about_model(source: Source, temperature: float | None) -> dict[str, Any]:
 def finished_run(path: Path | str) -> FinishedRun:
     """The run in a folder, if it is finished and predicts with one model."""
     folder = RunFolder(path)
-    config = folder.read_config()
-    if not folder.is_finished:
-        raise CiglError(f"the run in {path} is not finished: resume it with `cigl train --resume {path}`.")
+    config = folder.read_finished()
     if method_of(config).predicts_with == "members":
         raise CiglError(
             f"{config.method} predicts with the average over several models, which is neither exported nor used to "

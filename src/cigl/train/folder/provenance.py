@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import textwrap
 import warnings
 from contextlib import suppress
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 from cigl import __version__
 from cigl.common.errors import CiglError, CiglWarning
+from cigl.common.text import count, joined
 from cigl.train.folder.run_folder import RunFolder
 from cigl.train.ranks.group import ONE, Ranks
 from cigl.train.trainer import Splits, Trainer
@@ -75,7 +77,7 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
     changed = [name for name in _NAMES if name in before and name in now and str(before[name]) != str(now[name])]
     if not changed:
         return None
-    was, are = (_listed([_named(name, versions[name]) for name in changed]) for versions in (before, now))
+    was, are = (joined([_named(name, versions[name]) for name in changed]) for versions in (before, now))
     return (
         f"this run was started with {was} and is resumed with {are}: it continues, but its numbers will not be bit for "
         "bit those of an uninterrupted run."
@@ -84,14 +86,6 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
 
 def _named(name: str, value: Any) -> str:
     return _NAMES[name].format(value, "" if str(value) == "1" else "s")
-
-
-def _listed(parts: list[str]) -> str:
-    """
-    >>> _listed(["a"]), _listed(["a", "b", "c"])
-    ('a', 'a, b and c')
-    """
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def refuse_other_data(folder: RunFolder, splits: Splits) -> None:
@@ -108,14 +102,13 @@ def refuse_other_data(folder: RunFolder, splits: Splits) -> None:
 
 
 def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) < 100 else f"{text[:97]}..."
+    return textwrap.shorten(str(value), 100, placeholder="...")
 
 
 def report_other_ranks(before: int, now: int) -> None:
     if before != now:
         message = (
-            f"this run was saved with {before} rank{'s' * (before > 1)} and is resumed with {now}: the batches are the "
+            f"this run was saved with {count(before, 'rank')} and is resumed with {now}: the batches are the "
             "same, but the last bits of its numbers are not, and batch norm sees other parts of a batch."
         )
         warnings.warn(message, CiglWarning, stacklevel=2)

@@ -15,10 +15,9 @@ import torch
 from cigl import CiglError
 from cigl.train.config import Config
 from cigl.train.folder.run_folder import Busy, RunFolder
-from cigl.train.folder.shared_folder import folder_of
 from cigl.train.ranks.rendezvous import joined
 from cigl.train.ranks.started import exits_without_teardown
-from cigl.train.run import complete, resume, train
+from cigl.train.run import Execution, complete, resume, train
 from cigl.train.signals import Stopped
 from cigl.train.trainer import Splits, Trainer
 
@@ -143,14 +142,14 @@ def refusals(ranks):
         "data": refusal(train, SMALL.changed(train_size=256 - ranks.rank), FOLDER / "bad", ranks=ranks),
         "folder": refusal(train, SMALL, FOLDER / f"bad-{min(ranks.rank, 1)}", ranks=ranks),
     }
-    folder = folder_of(FOLDER / "holds a run", ranks)
+    folder = RunFolder(FOLDER / "holds a run", ranks)
     with folder.locked():
         folder.write_config(SMALL)
-        bad["busy"] = refusal(complete, SMALL, FOLDER / "holds a run", ranks=ranks)
+        bad["busy"] = refusal(complete, SMALL, FOLDER / "holds a run", Execution(ranks=ranks))
     bad["started"] = refusal(train, SMALL, FOLDER / "holds a run", ranks=ranks)
-    bad["other"] = refusal(complete, LONG, FOLDER / "holds a run", ranks=ranks)
+    bad["other"] = refusal(complete, LONG, FOLDER / "holds a run", Execution(ranks=ranks))
     try:
-        with folder.locked(), folder_of(FOLDER / "holds a run", ranks).locked():
+        with folder.locked(), RunFolder(FOLDER / "holds a run", ranks).locked():
             pass
     except Busy:
         bad["type"] = "Busy"
@@ -160,9 +159,9 @@ def refusals(ranks):
 
 def main():
     torch.set_num_threads(1)
-    import cigl.train.folder.shared_folder as shared
+    from cigl.train.folder import run_folder
 
-    shared.PATIENCE = 0.3
+    run_folder.PATIENCE = 0.3
     with joined(minutes=2) as ranks:
         for name in sys.argv[2:]:
             found = globals()[name](ranks)

@@ -83,7 +83,7 @@ def test_anchors_may_be_merged_and_changed(tmp_path):
 
 
 def test_missing_file_and_unknown_preset(tmp_path):
-    with pytest.raises(CiglError, match="can't be read"):
+    with pytest.raises(CiglError, match=r"there is no file .*none\.yaml: give a YAML file"):
         resolve(file=tmp_path / "none.yaml")
     with pytest.raises(CiglError, match="unknown preset 'cifar10': did you mean"):
         resolve(preset="cifar10")

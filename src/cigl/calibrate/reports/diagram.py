@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cigl.calibrate.reports.classification import Estimate, Report
 from cigl.common.errors import CiglError
 from cigl.common.files import whole_file
@@ -26,7 +28,8 @@ _STYLE: Any = {
     "text.parse_math": False,  # a $ in a user's title is a dollar
 }  # fmt: skip
 _HEADROOM = 1.4  # the corner above 1, where no bar can be
-_PANEL, _TITLE, _LINE = (3.2, 3.9), 0.3, 0.14  # inches
+_COLUMNS = ("low", "high", "count", "confidence", "accuracy", "accuracy_low", "accuracy_high")  # of a report's table
+_PANEL = (3.2, 3.9)  # inches
 _LETTERS = 38  # of a title's line
 _MANY = 40  # bins, from which on edges and intervals would hide the bars
 _MARKS = "os^Dv<>Pp*"
@@ -42,8 +45,7 @@ def prepare_reliability_diagram(report: Report) -> dict[str, Any]:
     >>> [(bar["count"], bar["accuracy"], round(bar["confidence"], 2)) for bar in shown["bars"]]
     [(4, 0.75, 0.9)]
     """
-    kept = ("low", "high", "count", "confidence", "accuracy", "accuracy_low", "accuracy_high")
-    bars = [{name: getattr(row, name) for name in kept} for row in report.table if row.count]
+    bars = [{name: getattr(row, name) for name in _COLUMNS} for row in report.table if row.count]
     text = [f"ECE ({report.bins} bins) {_shown(report.ece)}", f"noise floor {report.ece.floor:.3f}"]
     text += [f"accuracy {report.accuracy:.3f}", f"n = {report.n:,}"]
     return {"n": report.n, "bins": report.bins, "bars": bars, "text": text}
@@ -66,90 +68,47 @@ def reliability_diagrams(reports: Mapping[str, Report], path: str | os.PathLike[
         raise CiglError("pass {name: report, ...}; a single report draws itself, report.reliability_diagram(path).")
     if not reports:
         raise CiglError("there are no reports to draw: pass {name: report, ...}.")
-    prepared = {name: prepare_reliability_diagram(report) for name, report in reports.items()}
-    columns = min(len(prepared), 4)
-    rows = math.ceil(len(prepared) / columns)
+    columns = min(len(reports), 4)
+    rows = math.ceil(len(reports) / columns)
+    titles = [textwrap.wrap(str(name), _LETTERS)[:3] for name in reports]
+    lines = max(map(len, titles))  # all have as many, so that their diagrams have one height
 
     def draw(figure: Any) -> None:
-        titles = {name: "\n".join(textwrap.wrap(str(name), _LETTERS)[:3]) for name in prepared}
-        lines = max(titles[name].count("\n") for name in list(prepared)[:columns])
-        above = 1 + _LINE * lines / (_PANEL[1] * rows)  # the legend, clear of the first row's titles
-        top = 1 - _TITLE / (_PANEL[1] * rows)
-        outer = figure.add_gridspec(rows, columns, wspace=0.32, hspace=0.38, top=top)
-        for place, (name, shown) in enumerate(prepared.items()):
-            inner = outer[place // columns, place % columns].subgridspec(2, 1, height_ratios=(4, 1), hspace=0.06)
-            upper = figure.add_subplot(inner[0])
-            lower = figure.add_subplot(inner[1], sharex=upper)
-            draw_bars(upper, lower, shown, first=place % columns == 0)
-            upper.set_title(titles[name], parse_math=False, fontsize=8)
-        figure.legend(
-            *upper.get_legend_handles_labels(),
-            loc="lower center",
-            bbox_to_anchor=(0.5, above),
-            ncols=3,
-            columnspacing=1,
-            handlelength=1.5,
-            frameon=False,
-            fontsize=7,
-        )
+        figure.set_layout_engine("constrained")
+        parts = figure.subfigures(rows, columns, squeeze=False).flat
+        for part, title, report in zip(parts, titles, reports.values(), strict=False):
+            part.suptitle("\n".join([""] * (lines - len(title)) + title), fontsize=8)
+            upper, lower = part.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+            draw_bars(upper, lower, prepare_reliability_diagram(report))
+        handles, labels = upper.get_legend_handles_labels()
+        style = {"columnspacing": 1, "handlelength": 1.5, "frameon": False, "fontsize": 7}
+        figure.legend(handles, labels, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, **style)
 
     save_figure(draw, path, (_PANEL[0] * columns, _PANEL[1] * rows))
 
 
-def draw_bars(upper: Any, lower: Any, shown: Mapping[str, Any], first: bool = True) -> None:
+def draw_bars(upper: Any, lower: Any, shown: Mapping[str, Any]) -> None:
     """A reliability diagram on two axes: ``prepare_reliability_diagram`` says what it shows."""
-    bars = shown["bars"]
-    left = [bar["low"] for bar in bars]
-    width = [bar["high"] - bar["low"] for bar in bars]
-    accuracy = [bar["accuracy"] for bar in bars]
-    confidence = [bar["confidence"] for bar in bars]
-    gap = [c - a for c, a in zip(confidence, accuracy, strict=True)]
-    ends = [
-        [a - bar["accuracy_low"] for a, bar in zip(accuracy, bars, strict=True)],
-        [bar["accuracy_high"] - a for a, bar in zip(accuracy, bars, strict=True)],
-    ]
-    middle = [a + w / 2 for a, w in zip(left, width, strict=True)]
-    edge = 0.6 if shown["bins"] <= _MANY else 0
+    columns = {name: np.array([bar[name] for bar in shown["bars"]]) for name in _COLUMNS}
+    left, high, count, confidence, accuracy, accuracy_low, accuracy_high = columns.values()
+    few = shown["bins"] <= _MANY
+    edge = 0.6 if few else 0
+    box = {"width": high - left, "align": "edge", "linewidth": edge}
     upper.plot([0, 1], [0, 1], color="0.35", linestyle="--", linewidth=0.8, zorder=3)
-    upper.bar(left, accuracy, width, align="edge", color="0.82", edgecolor="black", linewidth=edge, label="accuracy")
-    upper.bar(
-        left,
-        gap,
-        width,
-        bottom=accuracy,
-        align="edge",
-        facecolor="none",
-        edgecolor="0.25",
-        hatch="/////",
-        linewidth=edge,
-        label="gap to confidence",
-        zorder=2,
-    )
-    size = 2 if edge else 1
-    upper.errorbar(
-        middle,
-        accuracy,
-        ends,
-        fmt="o",
-        color="black",
-        markersize=size,
-        elinewidth=edge * 4 / 3 or 0.3,
-        capsize=1.5 if edge else 0,
-        zorder=4,
-        label="95 % interval",
-    )
+    upper.bar(left, accuracy, color="0.82", edgecolor="black", label="accuracy", **box)
+    hatched = {"facecolor": "none", "edgecolor": "0.25", "hatch": "/////", "zorder": 2, **box}
+    upper.bar(left, confidence - accuracy, bottom=accuracy, label="gap to confidence", **hatched)
+    whisker = {"elinewidth": 0.8, "capsize": 1.5, "markersize": 2} if few else {"elinewidth": 0.3, "markersize": 1}
+    ends = [accuracy - accuracy_low, accuracy_high - accuracy]
+    middle = (left + high) / 2
+    upper.errorbar(middle, accuracy, ends, fmt="o", color="black", zorder=4, label="95 % interval", **whisker)
     upper.axhline(1, color="black", linewidth=0.4)
-    upper.set(xlim=(0, 1), ylim=(0, _HEADROOM), yticks=[0, 0.2, 0.4, 0.6, 0.8, 1])
+    upper.set(xlim=(0, 1), ylim=(0, _HEADROOM), yticks=[0, 0.2, 0.4, 0.6, 0.8, 1], ylabel="accuracy")
     upper.text(0.03, 0.98, "\n".join(shown["text"]), transform=upper.transAxes, va="top", fontsize=7, linespacing=1.25)
     upper.tick_params(labelbottom=False)
-    lower.bar(
-        left, [bar["count"] for bar in bars], width, align="edge", color="0.55", edgecolor="black", linewidth=edge
-    )
-    lower.set_xlabel("confidence")
+    lower.bar(left, count, color="0.55", edgecolor="black", **box)
+    lower.set(xlabel="confidence", ylabel="samples")
     lower.locator_params(axis="y", nbins=2, integer=True)
-    if first:
-        upper.set_ylabel("accuracy")
-        lower.set_ylabel("samples")
 
 
 def prepare_shift_figure(shift: Shift) -> dict[str, Any]:
@@ -181,18 +140,13 @@ def shift_figure(shift: Shift, path: str | os.PathLike[str]) -> None:
         for panel, (name, lines) in zip(axes, panels.items(), strict=True):
             for number, (kind, line) in enumerate(lines.items()):
                 spread = 0.12 * (number - (len(lines) - 1) / 2)  # side by side, so that intervals don't overlap
-                shades = [str(round(0.55 * number / max(1, len(lines) - 1), 2))]
-                ends = [
-                    [v - low for v, low in zip(line["value"], line["low"], strict=True)],
-                    [high - v for v, high in zip(line["value"], line["high"], strict=True)],
-                ]
-                ends = [[max(0.0, end) for end in side] for side in ends]
+                value, low, high = (np.array(line[part]) for part in ("value", "low", "high"))
                 panel.errorbar(
                     [s + spread for s in line["severity"]],
-                    line["value"],
-                    ends,
+                    value,
+                    np.maximum([value - low, high - value], 0),
                     label=kind,
-                    color=shades[0],
+                    color=str(round(0.55 * number / max(1, len(lines) - 1), 2)),
                     marker=_MARKS[number % len(_MARKS)],
                     linestyle=_LINES[number % len(_LINES)],
                     markersize=3.5,

@@ -7,12 +7,13 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import product
 from typing import Any
 
 from cigl.report.evidence.comparisons import change
 from cigl.report.evidence.measurements import Evidence
 from cigl.report.evidence.metrics import measured
-from cigl.report.evidence.statistics import OverSeeds, mean
+from cigl.report.evidence.statistics import mean
 
 Row = dict[str, Any]
 
@@ -57,22 +58,15 @@ def statistic_rows(evidence: Evidence) -> Iterator[Row]:
     """Every mean over seeds, and every difference against the reference."""
     reference = evidence.study.reference
     for setting in evidence.settings:
-        for method in evidence.methods(setting):
-            for sparsity in evidence.sparsities(setting, [method]):
-                at = {"study": evidence.study.name, "setting": setting, "method": method, "sparsity": sparsity}
-                for metric in measured():
-                    for scaled in (False, True):
-                        if not (numbers := evidence.numbers(setting, method, sparsity, metric, scaled)):
-                            continue
-                        place = at | {"metric": metric, "temperature_scaled": scaled}
-                        yield _row(place, "mean", mean(numbers))
-                        found = change(evidence, setting, method, sparsity, metric, scaled)
-                        if found is not None and method != reference:
-                            yield _row(place, f"difference to {reference}", found)
-
-
-def _row(place: Row, what: str, found: OverSeeds) -> Row:
-    return place | {"of": what} | asdict(found)
+        for (method, sparsity), metric, scaled in product(evidence.cells(setting), measured(), (False, True)):
+            if not (numbers := evidence.numbers(setting, method, sparsity, metric, scaled)):
+                continue
+            place = {"study": evidence.study.name, "setting": setting, "method": method, "sparsity": sparsity}
+            place |= {"metric": metric, "temperature_scaled": scaled}
+            yield place | {"of": "mean"} | asdict(mean(numbers))
+            found = change(evidence, setting, method, sparsity, metric, scaled)
+            if found is not None and method != reference:
+                yield place | {"of": f"difference to {reference}"} | asdict(found)
 
 
 def _with_sources(evidences: Sequence[Evidence]) -> Iterator[Row]:

@@ -150,6 +150,12 @@ class Evidence:
         wanted = {(setting, method) for method in methods}
         return sorted({sparsity for *place, sparsity in self._groups if tuple(place) in wanted})
 
+    def cells(self, setting: str) -> list[tuple[str, float]]:
+        """The methods and sparsities with a finished run."""
+        return [
+            (method, sparsity) for method in self.methods(setting) for sparsity in self.sparsities(setting, [method])
+        ]
+
     def group(self, setting: str, method: str, sparsity: float) -> dict[int, Run]:
         """The runs of one cell of a table, by seed."""
         return self._groups.get((setting, method, sparsity), {})

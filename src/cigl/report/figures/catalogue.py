@@ -187,7 +187,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Kind:
+class FigureKind:
     """One kind of figure: which studies have it, what it shows, how it is drawn, and what is to be seen."""
 
     title: str
@@ -227,39 +227,39 @@ def _compares(study: Study, *, few: bool, scaled: bool = False) -> bool:
 
 
 # In the order of the page: the first that a study has stands at its top.
-FIGURES: dict[str, Kind] = {
-    "masks": Kind(
+FIGURES: dict[str, FigureKind] = {
+    "masks": FigureKind(
         "Accuracy of W and of Z*W", lambda study: study.masks > 0, prepare_masks, drawing.lines, captions.MASKS,
         findings.of_masks,
     ),
-    "polygons": Kind(
+    "polygons": FigureKind(
         "ECE of CigL and of calibrators", _has_calibrators, prepare_polygons, drawing.polygons, captions.POLYGONS,
         findings.of_calibrators, drawing.plot_polygons,
     ),
-    "ablation": Kind(
+    "ablation": FigureKind(
         "ECE and accuracy of CigL without its parts", _takes_cigl_apart, partial(prepare_points, parts=_PARTS),
         drawing.rows, partial(captions.lowest, note=captions.POINTS), findings.of_parts,
     ),
-    "double-descent": Kind(
+    "double-descent": FigureKind(
         "ECE and accuracy from dense to nearly empty", from_dense_to_empty, prepare_lines, drawing.lines,
         captions.TURNS, findings.of_turns,
     ),
-    "reliability": Kind(
+    "reliability": FigureKind(
         "Reliability diagrams", from_dense_to_empty, prepare_reliability, drawing.reliability, captions.of_reliability,
     ),
-    "sparsity": Kind(
+    "sparsity": FigureKind(
         "ECE and accuracy by sparsity", partial(_compares, few=False), prepare_lines, drawing.lines, captions.lowest,
         findings.of_lines,
     ),
-    "sparsity-temperature": Kind(
+    "sparsity-temperature": FigureKind(
         "ECE and NLL by sparsity, after temperature scaling", partial(_compares, few=False, scaled=True),
         partial(prepare_lines, scaled=True), drawing.lines, captions.SCALED, findings.of_scaled,
     ),
-    "points": Kind(
+    "points": FigureKind(
         "ECE and accuracy, method by method", partial(_compares, few=True), prepare_points, drawing.rows,
         partial(captions.lowest, note=captions.POINTS), findings.of_lines,
     ),
-    "points-temperature": Kind(
+    "points-temperature": FigureKind(
         "ECE and NLL after temperature scaling", partial(_compares, few=True, scaled=True),
         partial(prepare_points, scaled=True), drawing.rows, captions.SCALED, findings.of_scaled,
     ),

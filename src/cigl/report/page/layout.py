@@ -80,13 +80,7 @@ def _opening(section: Section, named: bool) -> str:
 
 def _caution(evidence: Evidence) -> list[str]:
     """Two seeds give an interval, but hardly one to build on."""
-    groups = [
-        evidence.group(setting, method, sparsity)
-        for setting in evidence.settings
-        for method in evidence.methods(setting)
-        for sparsity in evidence.sparsities(setting, [method])
-    ]
-    most = max(map(len, groups))
+    most = max(len(runs) for _, runs in _groups(evidence))
     if most >= ENOUGH_SEEDS:
         return []
     return [
@@ -215,9 +209,8 @@ def _entry(section: Section, entry: Entry, kind: str) -> str:
 
 def _groups(evidence: Evidence) -> Iterable[tuple[tuple[str, str, float], list[Run]]]:
     for setting in evidence.settings:
-        for method in evidence.methods(setting):
-            for sparsity in evidence.sparsities(setting, [method]):
-                yield (setting, method, sparsity), list(evidence.group(setting, method, sparsity).values())
+        for cell in evidence.cells(setting):
+            yield (setting, *cell), list(evidence.group(setting, *cell).values())
 
 
 def _runs(section: Section, key: tuple[str, str, float], runs: Sequence[Run]) -> str:

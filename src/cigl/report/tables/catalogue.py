@@ -115,7 +115,7 @@ def _intervals(evidence: Evidence, setting: str, *, metric: str) -> Table:
     columns += ["95 % low", "95 % high"]
     has_floor = bool(_floors(evidence, setting, metric, False))
     rows = []
-    for method, sparsity in _cells(evidence, setting):
+    for method, sparsity in evidence.cells(setting):
         found = mean(evidence.numbers(setting, method, sparsity, metric, False))
         parts = [found.value, found.seed_sd, found.seed_error, found.test_error, found.low, found.high]
         row = [*_place(evidence, method, sparsity), Entry(str(found.seeds), found.seeds)]
@@ -149,7 +149,7 @@ def _differences(evidence: Evidence, setting: str) -> Table:
         for method in evidence.methods(setting)
         for one in compare(evidence, setting, method)
     }
-    for method, sparsity in _cells(evidence, setting):
+    for method, sparsity in evidence.cells(setting):
         found = {metric: change(evidence, setting, method, sparsity, metric) for metric in metrics}
         ece = found[ECE]
         if method == reference or ece is None:
@@ -178,7 +178,7 @@ def _differences(evidence: Evidence, setting: str) -> Table:
 def _cost(evidence: Evidence, setting: str) -> Table:
     columns = ("Method", "Sparsity", "Training FLOPs (× dense)", "Inference FLOPs (× dense)", "Training time (s)")
     rows, several, piloted, fewer = [], {}, {}, []
-    for method, sparsity in _cells(evidence, setting):
+    for method, sparsity in evidence.cells(setting):
         runs = list(evidence.group(setting, method, sparsity).values())
         active, nonzeros = (_of_runs(runs, name) for name in ("active", "nonzeros"))
         if active is not None and nonzeros is not None and nonzeros < active:
@@ -220,7 +220,7 @@ def _predicts_with_members(config: Config) -> bool:
 def _masks(evidence: Evidence, setting: str) -> Table:
     columns = ("Method", "Sparsity", "Accuracy of W (%)", "Mean of Z*W (%)", "Drop (points)")
     rows = []
-    for method, sparsity in _cells(evidence, setting):
+    for method, sparsity in evidence.cells(setting):
         found = masked_accuracies(evidence, setting, method, sparsity)
         if found is not None:
             entries = (mean_entry(one, ACCURACY, (setting, method, sparsity)) for one in found)
@@ -235,25 +235,28 @@ def _has_changes(study: Study) -> bool:
     return bool({"sup-tickets", "cigl-no-rm"} & set(kinds(study).values()))
 
 
-class Kind(NamedTuple):
+class TableKind(NamedTuple):
     """One kind of table: how it is made, and which studies have it."""
 
     make: Callable[[Evidence, str], Table]
     suits: Callable[[Study], bool] = lambda study: True
 
 
-def kinds_of_tables() -> dict[str, Kind]:
+def kinds_of_tables() -> dict[str, TableKind]:
     """In the order of the page; each metric has at least one."""
-    by_sparsity = {metric: Kind(partial(_by_sparsity, metric=metric)) for metric in tabulated()}
+    by_sparsity = {metric: TableKind(partial(_by_sparsity, metric=metric)) for metric in tabulated()}
     return {
-        "masks": Kind(_masks, lambda study: study.masks > 0),
-        "ece-change": Kind(_changes, _has_changes),
+        "masks": TableKind(_masks, lambda study: study.masks > 0),
+        "ece-change": TableKind(_changes, _has_changes),
         **{file_name(metric): by_sparsity[metric] for metric in HEADLINE},
-        "differences": Kind(_differences),
-        **{f"{file_name(each)}-temperature": Kind(partial(_by_sparsity, metric=each, scaled=True)) for each in SCALED},
+        "differences": TableKind(_differences),
+        **{
+            f"{file_name(each)}-temperature": TableKind(partial(_by_sparsity, metric=each, scaled=True))
+            for each in SCALED
+        },
         **{file_name(metric): kind for metric, kind in by_sparsity.items() if metric not in HEADLINE},
-        **{f"intervals-{file_name(metric)}": Kind(partial(_intervals, metric=metric)) for metric in HEADLINE},
-        "cost": Kind(_cost),
+        **{f"intervals-{file_name(metric)}": TableKind(partial(_intervals, metric=metric)) for metric in HEADLINE},
+        "cost": TableKind(_cost),
     }
 
 
@@ -262,11 +265,6 @@ def make_tables(evidence: Evidence) -> list[Table]:
     wanted = [kind for kind in kinds_of_tables().values() if kind.suits(evidence.study)]
     made = (kind.make(evidence, setting) for setting in evidence.settings for kind in wanted)
     return [table for table in made if table.rows]
-
-
-def _cells(evidence: Evidence, setting: str) -> list[tuple[str, float]]:
-    methods = evidence.methods(setting)
-    return [(method, sparsity) for method in methods for sparsity in evidence.sparsities(setting, [method])]
 
 
 def _place(evidence: Evidence, method: str, sparsity: float) -> list[Entry]:
@@ -281,6 +279,6 @@ def _of_runs(runs: Sequence[Run], name: str) -> float | None:
 
 def _floors(evidence: Evidence, setting: str, metric: str, scaled: bool) -> list[float]:
     """Noise floors of all runs; none for a metric that noise does not raise."""
-    found = (evidence.numbers(setting, *cell, metric, scaled) for cell in _cells(evidence, setting))
+    found = (evidence.numbers(setting, *cell, metric, scaled) for cell in evidence.cells(setting))
     floors = [one.floor for numbers in found for one in numbers.values()]
     return floors if any(floors) else []

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow sanitize wheel bench docs compatibility evidence evidence-check format clean
+.PHONY: demo test test-slow mutants sanitize wheel bench docs compatibility evidence evidence-check format clean
 
 # One environment for everything; torch comes pinned through the constraints file.
 $(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard src/cigl/runtime/program/kernels/*)
@@ -23,6 +23,11 @@ test: $(INSTALLED)  ## lint, types and tests: at most 10 minutes on 2 cores
 
 test-slow: $(INSTALLED)  ## the tests that take minutes each
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m slow
+
+MUTANTS := --count 20 --seed 0 calibrate/measures calibrate/corrections sparsify
+mutants: $(INSTALLED)  ## a sample of faults of one token against the tests of their room: half an hour and more
+	$(BIN)/pip install --quiet --constraint constraints.txt coverage cosmic-ray
+	$(BIN)/python tests/mutants.py $(MUTANTS)
 
 # The portable kernels are the same source as the others; 16 floats in a vector are what AVX-512 has.
 SANITIZE := g++ -std=c++17 -O1 -g -fPIC -shared -fopenmp -Wno-psabi -DVARIANT=portable \

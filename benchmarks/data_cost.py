@@ -2,7 +2,8 @@
 
 Both start from the images as the dataset holds them and end with a normalised float batch: pad by 4, crop, mirror.
 The PIL side is what torchvision's RandomCrop, RandomHorizontalFlip, ToTensor and Normalize do, written out, with the
-batch stacked as a DataLoader stacks it. One thread; interleaved; medians. Usage: python benchmarks/data_cost.py
+batch stacked as a DataLoader stacks it. One thread; interleaved, with freed memory kept; medians.
+Usage: python benchmarks/data_cost.py
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from cigl.common.allocation import keep_freed_memory
 from cigl.data.augment import ImageStore
 from cigl.data.catalogue import FETCHED
 from cigl.data.sources.memory import Images, MemorySplit
@@ -44,6 +46,7 @@ def seconds(epoch: Callable[[int], None], number: int) -> float:
 
 def main() -> None:
     torch.set_num_threads(1)
+    keep_freed_memory()
     pixels = np.random.default_rng(0).integers(0, 256, (IMAGES, 3, 32, 32), dtype=np.uint8)
     labels = torch.arange(IMAGES) % 10
     split = MemorySplit(Images(ImageStore(torch.from_numpy(pixels), pad=4), NORMAL), labels)

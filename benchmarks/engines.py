@@ -1,5 +1,8 @@
 """Engines in turns, each in a process of its own: waiting threads of one must not take the cores from another.
 
+Each keeps the memory that it frees, so that no time is that of the system handing out pages, and is warmed up until its
+times settle.
+
 A script calls ``serve`` when it is started with ``--serve ENGINE SPEC``, and ``in_turns`` otherwise.
 """
 
@@ -10,18 +13,20 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-Call = Callable[[], object]
+from cigl.common.allocation import keep_freed_memory
+from cigl.runtime.bench import Call, warm_up
+
 TURN = 0.03  # seconds: what is faster is called several times in its turn
 REST = 0.01  # seconds between turns, in which the threads of the one before fall asleep
 
 
 def serve(call: Call, facts: dict[str, Any]) -> None:
     """In an engine's process: print the facts, then the seconds per call whenever a line asks for it."""
-    for _ in range(3):
-        call()
+    keep_freed_memory()
+    warm_up(call)
     start = time.perf_counter()
     call()
     repeats = max(1, int(TURN / (time.perf_counter() - start)))

@@ -2,7 +2,7 @@
 
 Shortened runs of the two small settings of `cigl study` on random images, 95 % sparse, an epoch of each method in turn.
 The masks make no multiplication cheaper here: sparse training pays for its bookkeeping, and gains when the network is
-used.
+used. Freed memory is kept.
 Usage: python benchmarks/methods_cost.py
 """
 
@@ -13,6 +13,7 @@ import time
 
 import torch
 
+from cigl.common.allocation import keep_freed_memory
 from cigl.data import Source
 from cigl.data.sources.memory import MemorySplit, Vectors
 from cigl.study.catalogue import study
@@ -51,6 +52,7 @@ def one_round(configs: dict[str, Config], data: Splits) -> dict[str, float]:
 
 def main() -> None:
     torch.set_num_threads(1)
+    keep_freed_memory()
     for scale, epochs in EPOCHS.items():
         configs = {
             cell.method: cell.config.changed(epochs=epochs)

@@ -1,4 +1,6 @@
-"""Other people's networks on our engine, on torch and on ONNX Runtime: times in turns in one process, medians.
+"""Other people's networks on our engine, on torch and on ONNX Runtime: medians of times in turns in one process.
+
+Each engine is warmed up until its times settle; freed memory is kept, so that none waits for the system's pages.
 
 python benchmarks/runtime_networks.py --prepare          # writes .cigl and .onnx files, which takes minutes
 python benchmarks/runtime_networks.py [--network NAME ...] [--batch 1 16] [--sparsity 0.9 0.95] [--seconds 4]
@@ -20,7 +22,8 @@ import torch
 from networks import NETWORKS, pruned
 
 import cigl
-from cigl.runtime.bench import Call, in_torch, interleaved
+from cigl.common.allocation import keep_freed_memory
+from cigl.runtime.bench import RIVALS, Call, in_torch, interleaved
 
 
 def made(name: str, sparsity: float) -> tuple[torch.nn.Module, object]:
@@ -63,7 +66,11 @@ def show(name: str, sparsity: float, batch: int, folder: Path, seconds: float) -
     first = time.perf_counter() - start
     error = float((found - expected).abs().max() / expected.abs().max())
     assert error <= 1e-4, f"{name}: the outputs differ by {error:.1e}"
-    calls = {"cigl": in_torch(fast, x, 1), "torch": in_torch(model, x, 1), "onnxruntime": in_onnxruntime(theirs, x, 1)}
+    calls = {
+        "cigl": in_torch(fast, x, 1),
+        "torch": RIVALS["torch"](model, x, 1),
+        "onnxruntime": in_onnxruntime(theirs, x, 1),
+    }
     times = interleaved(calls, seconds)
     units = fast.plan()["shapes"][0]["units"]
     layers = [unit for unit in units if "weight" in unit]
@@ -112,6 +119,7 @@ def main() -> None:
     parser.add_argument("--part", choices=["speed", "shapes"], default="speed")
     options = parser.parse_args()
     options.folder.mkdir(exist_ok=True, parents=True)
+    keep_freed_memory()
     torch.set_num_threads(1)
     for name in options.network:
         for sparsity in options.sparsity:

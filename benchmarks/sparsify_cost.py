@@ -5,7 +5,7 @@ user's loop (Z on, gradients masked, Z off) and the optimizer's step itself; a t
 step with a round adds to that. For these the network's own forward and backward are left out: gradients are
 put in place and what the hooks would report is reported by hand. The last column times whole training
 steps, forward and backward and all, against the same without cigl. One thread; all variants interleaved in
-one process; medians. Usage: python benchmarks/sparsify_cost.py
+one process, with freed memory kept; medians. Usage: python benchmarks/sparsify_cost.py
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import cigl
+from cigl.common.allocation import keep_freed_memory
 
 ROUNDS = 60
 
@@ -84,6 +85,7 @@ class Sparse(Bare):
 
 def main() -> None:
     torch.set_num_threads(1)
+    keep_freed_memory()
     print("in bare optimizer steps (SGD with momentum, one thread, medians of interleaved runs)")
     heads = f"{'bare [ms]':>10} {'rigl step':>10} {'cigl step':>10} {'update':>8} {'whole step':>11}"
     print(f"{'network':<10} {'sparsity':>8} {heads}")

@@ -1,7 +1,8 @@
 """Sparse training against other libraries, side by side, one thread: sparseprop (convolutions), SparseLab (an MLP).
 
 Neither is a dependency: `pip install --no-deps sparseprop sparselab` first; what is missing is left out.
-Forward and backward of single convolutions, the better of sparseprop's two modes; whole training steps of the MLP.
+Forward and backward of single convolutions, the better of sparseprop's two modes; whole training steps of the MLP. All
+are warm, and keep the memory that they free.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ import torch.nn.functional as F
 from torch import nn
 
 import cigl
+from cigl.common.allocation import keep_freed_memory
+from cigl.runtime.bench import warm_up
 
 ROUNDS = 15
 
 
 def interleaved(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
+    for call in calls.values():
+        warm_up(call)
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):
         for name, call in calls.items():
@@ -112,5 +117,6 @@ def multilayer_perceptron() -> None:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    keep_freed_memory()
     convolutions()
     multilayer_perceptron()

@@ -1,8 +1,7 @@
 """The tables of docs/results.md on the rising mask, from results/rise and results/rise-conv: python evidence/goals.py.
 
-Means and standard deviations over seeds; then, for each method with a rise, the goals that were set before the first
-run: yes or no in each cell, against the methods without a rise. "Yes" is about means; the interval says what chance
-could do.
+Means and standard deviations over seeds; then, for each method with a rise, four goals: yes or no in each cell, against
+the methods without a rise. "Yes" is about means; the interval says what chance could do.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def verdict(reached: bool) -> str:
 def accuracy_goal(study: Study, method: str, sparsity: float) -> str:
     row = study.statistic(Entry(method, scaled=False), sparsity, "accuracy", "difference to rigl")
     value, low, high = (100 * row[name] for name in ("value", "low", "high"))
-    return f"{verdict(high >= 0)}: {signed(value, 2)} {interval(low, high, 2)}"
+    return f"{verdict(value >= 0)}: {signed(value, 2)} {interval(low, high, 2)}"
 
 
 def ece_goal(study: Study, method: str, sparsity: float) -> str:

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 import cigl.data
 from cigl.calibrate import fit_temperature, mixup, predict
-from cigl.calibrate.reports.report import report
+from cigl.calibrate.reports.classification import report
 from cigl.data import Source
 from cigl.sparsify.methods.catalogue import CigL
 from cigl.sparsify.methods.schedule import Rise, Timetable, rise

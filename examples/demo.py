@@ -154,9 +154,9 @@ def write_page(
     """One file that opens offline: what was found, a diagram per method, the table, and what to do next."""
     from cigl.calibrate import Report
     from cigl.common.files import write
-    from cigl.report.figures.bins_chart import diagrams
-    from cigl.report.figures.charts import At
-    from cigl.report.page.document import document
+    from cigl.report.figures.drawing import diagrams
+    from cigl.report.figures.interactive import At, interactive
+    from cigl.report.page.layout import document
 
     heads, rows = table
     cells = [
@@ -164,9 +164,8 @@ def write_page(
         for name, *rest in rows
     ]
     titles = "".join(f'<th scope="col">{html.escape(head)}</th>' for head in heads[1:])
-    drawn = diagrams(
-        {NAMES[name]: Report.from_json(path / "report.json") for name, path in folders.items()}, At("demo")
-    )
+    reports = {NAMES[name]: Report.from_json(path / "report.json") for name, path in folders.items()}
+    drawn = interactive(diagrams(reports), At("demo"))
     next_ = "".join(
         f"<li>{html.escape(what[0].upper() + what[1:])}:<pre>{html.escape(command)}</pre></li>"
         for command, what in commands.items()

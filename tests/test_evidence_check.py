@@ -26,7 +26,7 @@ def script(name):
     return module
 
 
-check, run, fresh, goals = (script(name) for name in ("check", "run", "fresh", "goals"))
+check, run, fresh, goals, tables = (script(name) for name in ("check", "run", "fresh", "goals", "tables"))
 
 
 def test_interval_of_one_cell_is_students():
@@ -156,3 +156,26 @@ def test_goals_are_judged_from_the_committed_runs(capsys):
     for title in goals.TITLES.values():
         assert f"{title}: accuracy (%) / ECE / NLL" in text
     assert text.count("accuracy − RigL's") >= 2
+
+
+@pytest.mark.parametrize("name", ["main", "calibrators-conv", "mask-correlation", "mask-rates", "rise-conv"])
+def test_committed_tables_follow_todays_rules(name):
+    folder = EVIDENCE.parent / "results" / name
+    assert {file: (folder / file).read_text() for file in (path.name for path in folder.glob("*.md"))} == tables.tables(
+        folder
+    )
+
+
+def test_a_goal_is_met_by_its_mean():
+    """An interval that includes 0 does not make a lower accuracy "not below"."""
+    study = goals.Study("rise-conv")
+    assert goals.accuracy_goal(study, "cigl-rise", 0.99).startswith("**no**: −1.28 ")
+    assert goals.accuracy_goal(study, "cigl-rise", 0.9).startswith("yes: +0.06 ")
+
+
+def test_the_goals_in_the_docs_are_those_that_the_script_prints(capsys):
+    goals.main()
+    page = (EVIDENCE.parent / "docs" / "results.md").read_text().replace("**CigL", "CigL")
+    rows = [row for row in capsys.readouterr().out.splitlines() if row.startswith("| ") and "−" in row]
+    assert len(rows) > 10
+    assert [row for row in rows if row not in page] == []

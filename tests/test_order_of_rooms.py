@@ -117,6 +117,14 @@ def test_the_order_names_what_there_is():
     assert set(RANK) <= places
 
 
+def test_the_folders_of_tests_are_those_of_the_package():
+    tests, package = Path(__file__).parent, ROOT / "cigl"
+    rooms = {path.name for path in package.iterdir()} & {path.name for path in tests.iterdir()}
+    folders = {path.parent for room in rooms for path in tests.joinpath(room).rglob("test_*.py")}
+    assert len(rooms) > 5
+    assert {str(folder) for folder in folders if not (package / folder.relative_to(tests)).is_dir()} == set()
+
+
 def test_no_folder_is_crowded():
     folders = {path.parent for path in MODULES.values()}
     assert {folder.name: count for folder in folders if (count := len(list(folder.glob("*.py")))) > MOST} == {}

@@ -11,8 +11,8 @@ from cigl.common.lazy import lazy_attributes
 if TYPE_CHECKING:
     from cigl import calibrate, data, models, runtime, sparsify, train
     from cigl.calibrate import reliability_diagrams
-    from cigl.calibrate.reports.compare import compare
-    from cigl.calibrate.reports.evaluate import evaluate
+    from cigl.calibrate.reports.comparison import compare
+    from cigl.calibrate.reports.evaluation import evaluate
     from cigl.common.preprocessing import Preprocessing
     from cigl.runtime import export_onnx, load, save, sparse_inference
     from cigl.sparsify import Sparsifier, constant, cosine, linear, reestimate_batch_norm, rise
@@ -55,8 +55,8 @@ __getattr__, __dir__ = lazy_attributes(
     {
         "cigl": "calibrate data models runtime sparsify train",
         "cigl.calibrate": "reliability_diagrams",
-        "cigl.calibrate.reports.compare": "compare",
-        "cigl.calibrate.reports.evaluate": "evaluate",
+        "cigl.calibrate.reports.comparison": "compare",
+        "cigl.calibrate.reports.evaluation": "evaluate",
         "cigl.common.preprocessing": "Preprocessing",
         "cigl.runtime": "export_onnx load save sparse_inference",
         "cigl.sparsify": "Sparsifier constant cosine linear reestimate_batch_norm rise",

@@ -5,10 +5,10 @@ import re
 import pytest
 
 from cigl.report.evidence.figure_data import Line, LinesData, Panel
-from cigl.report.figures.charts import At, lines
+from cigl.report.figures.drawing import lines
+from cigl.report.figures.interactive import At, interactive
 from cigl.report.figures.styles import COLORS
-from cigl.report.figures.svg import ticks
-from cigl.report.page.document import asset
+from cigl.report.page.layout import asset
 
 
 def variables():
@@ -52,28 +52,40 @@ def line(method, height, sparsity):
 
 
 def drawn(*shown):
-    """The panels, and the legend."""
+    """The panel, and the legend."""
     data = LinesData((Panel("ECE", shown, {}),), (0.8, 0.9), ())
-    return lines(data, At("here")).split('<ul class="legend"')
+    return interactive(lines(data), At("here")).split('<ul class="legend"')
 
 
 def test_samples_in_the_legend_differ_without_colour():
     methods = ("rigl", "set", "cigl", "mine", "other")
     _, legend = drawn(*(line(method, 0.1 * n, (0.8, 0.9)) for n, method in enumerate(methods)))
-    samples = [re.sub(r"c-\w+", "", sample) for sample in re.findall(r"<svg.*?</svg>", legend)]
+    samples = [re.sub(r"var\(--(?!back)\w+\)", "", one) for one in re.findall(r"<svg.*?</svg>", legend, re.S)]
+    samples = [re.sub(r'(?:id="|#)\w+', "", sample) for sample in samples]
     assert len(samples) == len(set(samples)) == 5
 
 
 def test_a_method_at_one_of_several_sparsities_is_a_point():
     rigl = line("rigl", 0.1, (0.8, 0.9))
     panel, _ = drawn(rigl, line("cigl", 0.2, (0.9,)))
-    assert panel.count('class="stroke"') == 1
+    assert strokes(panel, "red") == 1  # its interval
     panel, _ = drawn(rigl, line("dense", 0.2, (0.0,)))
-    assert panel.count('class="stroke"') == 2  # the dense network is a level
+    assert '<path d="M' in panel
+    assert "stroke-dasharray" in panel  # the dense network is a level
+    assert panel.count('class="point"') == 3
 
 
-@pytest.mark.parametrize(("low", "high"), [(0, 0.003), (64.2, 75.1), (-0.4, 12), (5, 5)])
-def test_ticks_are_inside(low, high):
-    found = ticks(low, high)
-    assert 1 <= len(found) <= 12
-    assert all(low - 1e-9 <= one <= high + 1e-9 for one in found)
+def strokes(panel, color):
+    """Paths of that colour that are not markers."""
+    return len(re.findall(rf'<path d="[^"]*"[^>]* style="[^"]*stroke: var\(--{color}\)', panel)) - len(
+        re.findall(rf'<path id="[^"]*" d="[^"]*" style="[^"]*stroke: var\(--{color}\)', panel)
+    )
+
+
+def test_points_are_where_they_are_drawn():
+    panel, _ = drawn(line("rigl", 0.1, (0.8, 0.9)))
+    marks = re.findall(r'<use href="#\w+" x="([\d.]+)" y="([\d.]+)" style="fill: var\(--blue\)', panel)
+    points = re.findall(r'class="point" data-x="([\d.]+)" data-y="([\d.]+)"', panel)
+    assert len(points) == 2
+    for mark, point in zip(marks, points, strict=True):
+        assert [float(one) for one in point] == pytest.approx([float(one) for one in mark], abs=0.1)

@@ -20,9 +20,9 @@ from cigl.report.figures.catalogue import (
     prepare_polygons,
     prepare_reliability,
 )
-from cigl.report.figures.charts import At
+from cigl.report.figures.interactive import At, interactive
 from cigl.report.figures.styles import looks
-from cigl.report.tables.extrema import turning_points
+from cigl.report.tables.findings import turning_points
 from cigl.study.catalogue import EXPERIMENTS, SCALES, study
 
 
@@ -68,9 +68,8 @@ def test_lines_become_points_while_one_sparsity_is_finished(tmp_path):
     make(tmp_path, a_study(seeds=(0,)), but=(2, 3, 5, 6))
     figures = make_figures(Evidence.read(tmp_path))
     assert [figure.name for figure in figures] == ["points-small", "points-temperature-small"]
-    drawn = figures[0].chart(At("here"))
-    assert 'class="stroke"' not in drawn
-    assert drawn.count('class="whisker"') == drawn.count('class="point"') == 6
+    drawn = interactive(figures[0].chart, At("here"))
+    assert drawn.count('class="point"') == 6
 
 
 def test_polygons_have_rigl_with_each_calibrator(calibrators):
@@ -92,9 +91,12 @@ def test_reliability_diagrams_of_dense_and_95_percent(evidence):
 def test_masks(tmp_path):
     make(tmp_path, a_study("mask-correlation", methods=("cigl",), sparsity=(0.0, 0.5), masks=5, reference="cigl"))
     evidence = Evidence.read(tmp_path)
-    (line,) = prepare_masks(evidence, "small").lines
-    assert line.whole.mean == pytest.approx((89.5, 89.5))
-    assert line.drop.mean == pytest.approx((2.0, 7.0))
+    accuracy, drop = prepare_masks(evidence, "small").panels
+    whole, masked = accuracy.lines
+    assert whole.mean == pytest.approx((89.5, 89.5))
+    assert masked.mean == pytest.approx((87.5, 82.5))
+    assert whole.high[0] - whole.mean[0] == pytest.approx(50**0.5 / 10)  # 90 and 89
+    assert drop.lines[0].mean == pytest.approx((2.0, 7.0))
     (figure,) = make_figures(evidence)
     assert "−2.00 at 0 %, −7.00 at 50 %" in figure.caption
 
@@ -117,7 +119,7 @@ def test_captions_count(evidence):
     (figure,) = make_figures(evidence, ["sparsity"])
     assert figure.caption.startswith("At ")
     assert "CigL is better calibrated than RigL" in figure.caption
-    assert "Lowest ECE: CigL at 80, 90, 95 % (" in figure.caption
+    assert "Lowest ECE: CigL at 80, 90 and 95 % (" in figure.caption
 
 
 LINES = ["sparsity", "sparsity-temperature"]

@@ -1,6 +1,7 @@
 """The words of verdicts: a loss of accuracy never looks like a win."""
 
 import itertools
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -30,6 +31,25 @@ def test_a_verdict_names_every_significant_change_and_no_other(ece, accuracy):
     assert ("significant" in words) == (ece == 0 or accuracy == 0)
     assert "RigL" in words
     assert "RigL" not in Comparison(0.9, *changes, 0.1).verdict()
+
+
+def test_scores_that_got_worse_are_named():
+    calm, worse, better = (differing(v, clear=v != 0.01) for v in (0.01, 0.02, -0.02))
+    compared = Comparison(0.9, better, calm, -0.1, {"nll": worse, "brier": better})
+    assert compared.worse == ("NLL",)
+    assert replace(compared, scores={"nll": calm, "brier": worse}).worse == ("Brier score",)
+
+
+def test_the_headline_has_the_scores_and_says_which_are_worse(finished_and_large):
+    runs = []
+    for run in finished_and_large.runs:
+        if run.cell.method == "cigl":
+            numbers = {k: {**found, "nll": Measured(9.0, FLAT)} for k, found in run.numbers.items()}
+            run = replace(run, numbers=numbers)
+        runs.append(run)
+    found = against_reference(replace(finished_and_large, runs=runs), "small", "cigl")
+    assert ", but its NLL is worse (ECE −" in found
+    assert re.search(r", NLL \+8\.\d{3}, Brier score −0\.\d{3}; 3 seeds\)", found)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def chosen(monkeypatch):
         model = sparse(nn.Sequential(*[layer for _ in dense for layer in (nn.Linear(4, 4), nn.ReLU())]), 0.5)
         network = network_of(model)
         facts = survey(network, [torch.ones(2, 4)])
-        monkeypatch.setattr(assignment._Conversion, "seconds", lambda self, shape: conversion)
+        monkeypatch.setattr(assignment, "_conversion", lambda shape, threads: conversion)
         return assignment._cheapest(network, facts, dict(enumerate(dense)), dict(enumerate(kernels)), threads=1)
 
     return choose
@@ -74,13 +74,17 @@ def test_the_fastest_whole_network_is_taken(monkeypatch):
     assert assignment._fastest(None, None, [], [{0}], threads=1) == {0}
 
 
-def test_time_of_other_processes_is_not_counted():
-    """A sleeping thread has no core, as one that waits for another process."""
+def test_time_of_other_processes_is_not_counted(monkeypatch):
+    """A thread that waits for another process has no core."""
+    clock = SimpleNamespace(all=0.0, own=0.0)
 
     def measure():
-        start = time.perf_counter()
-        time.sleep(0.02)
-        return time.perf_counter() - start
+        clock.all += 20.0
+        clock.own += 5.0
+        return 20.0
 
-    assert assignment._least(measure, 0.0, threads=1) < 0.01
-    assert assignment._least(measure, 0.0, threads=2) >= 0.02
+    now = SimpleNamespace(perf_counter=lambda: clock.all, thread_time=lambda: clock.own)
+    monkeypatch.setattr(assignment, "time", now)
+    monkeypatch.setattr(assignment, "_FINE", True)
+    assert assignment._least(measure, 0.0, threads=1) == 5.0
+    assert assignment._least(measure, 0.0, threads=2) == 20.0

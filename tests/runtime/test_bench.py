@@ -66,6 +66,53 @@ def test_a_model_that_runs_layer_by_layer():
         assert found["units"] == 0
 
 
+def test_calls_are_warmed_up_until_their_times_settle(monkeypatch):
+    took, calls = iter([9.0, 5.0, 5.1, 4.0, *[3.99] * 9]), []
+    monkeypatch.setattr(benches, "WARM_UP", 1000.0)
+    monkeypatch.setattr(benches, "_seconds", lambda call, repeats: call() or next(took))
+    benches.warm_up(lambda: calls.append(1))
+    assert len(calls) == 4 + benches.SETTLED  # the last that was faster by a fiftieth, and those after it
+
+
+def test_torch_runs_in_the_faster_layout(monkeypatch):
+    heard = []
+    model = nn.Conv2d(3, 4, 3)
+    monkeypatch.setattr(benches, "warm_up", lambda call: None)
+    for faster in (torch.channels_last, torch.contiguous_format):
+        heard.clear()
+
+        def seconds(call, repeats, faster=faster):
+            call()
+            return 1.0 if heard[-1] == faster else 2.0
+
+        def forward(x):
+            last = x.is_contiguous(memory_format=torch.channels_last)
+            heard.append(torch.channels_last if last else torch.contiguous_format)
+
+        monkeypatch.setattr(nn.Conv2d, "forward", lambda self, x: forward(x))
+        monkeypatch.setattr(benches, "_seconds", seconds)
+        benches.RIVALS["torch"](model, torch.randn(2, 3, 8, 8), 1)()
+        assert heard[-1] == faster
+
+
+def test_weights_are_compared_with_weights():
+    model = sparse(nn.Sequential(nn.Linear(200, 300), nn.ReLU(), nn.Linear(300, 100)), 0.95)
+    fast = cigl.sparse_inference(model)
+    found = benches.bench(model, fast, torch.ones(64, 200), {}, threads=1, seconds=0)
+    assert found["dense_bytes"] == sum(each.nbytes for each in model.parameters())
+    assert found["weight_bytes"] + found["buffer_bytes"] == found["bytes"] == fast.bytes
+    if library.available():
+        assert found["weight_bytes"] < 0.15 * found["dense_bytes"]  # whatever the batch
+
+
+def test_a_run_is_measured_as_it_is(tmp_path):
+    out = tmp_path / "run"
+    assert runner.invoke(app, ["train", "--epochs", "1", "--train-size", "200", "--out", str(out)]).exit_code == 0
+    code, output = run(out)
+    assert code == 0, output
+    assert "1x40, 1 thread" in output
+
+
 def test_calls_take_turns(monkeypatch):
     clock = count()
     monkeypatch.setattr(benches.time, "perf_counter", lambda: next(clock))
@@ -78,8 +125,11 @@ def test_calls_take_turns(monkeypatch):
 def test_the_table(file):
     code, output = run(file, "--batch", 2, "--against", "torch,onnxruntime")
     assert code == 0, output
-    for word in ("cigl", "torch", "onnxruntime", "GFLOP/s", "MB in memory", "loaded in", "2x3x8x8"):
+    for word in ("cigl", "torch", "onnxruntime", "GFLOP/s", "MB dense", "buffers", "loaded in", "2x3x8x8"):
         assert word in output
+    assert "in turns after warming each engine up" in output
+    if sys.platform == "linux":
+        assert "freed memory is kept" in output
     assert "next:" not in output  # nothing that was not measured
 
 
@@ -123,6 +173,17 @@ def test_the_shape_is_asked_for_where_the_file_has_none(tmp_path):
     fast(torch.ones(3, 6))
     cigl.save(model, path, plan=fast.plan())
     assert run(path)[0] == 0
+
+
+def test_files_that_are_no_model_of_ours_are_named(tmp_path):
+    for name, says in (("model.onnx", "for other engines"), ("model.pt", "cigl.save(model, path)")):
+        other = tmp_path / name
+        other.write_bytes(bytes(100))
+        for command in (["bench", other], ["predict", other, tmp_path]):
+            result = runner.invoke(app, [*map(str, command)])
+            assert result.exit_code == 2
+            assert says in result.output or "holds no images" in result.output
+    assert "there is no" in run(tmp_path / "nothing.cigl")[1]
 
 
 def test_clear_errors(file):

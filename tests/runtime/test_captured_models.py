@@ -93,7 +93,7 @@ def all_sparse(engine, *args, **kwargs):
         facts = survey(network, inputs)
         units = fitting(network, facts)
         result = Schedule(network, facts, units, 1)(inputs)
-    return result, sum(isinstance(network.units[number].operation, op.Layer) for number in units)
+    return result, sum(isinstance(network.units[number].operation, op.Weighted) for number in units)
 
 
 def layers_of(model):
@@ -317,7 +317,7 @@ def test_layers_by_function_and_by_subclass(model, shape, layers):
         with torch.no_grad():
             wanted = model(x)
         assert close(fast(x), wanted)
-    assert all(isinstance(unit.operation, op.Layer) or layers > 1 for unit in fast._network.units)
+    assert all(isinstance(unit.operation, op.Weighted) or layers > 1 for unit in fast._network.units)
     if library.available():
         result, count = all_sparse(fast, x)
         assert close(result, wanted)

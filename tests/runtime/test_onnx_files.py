@@ -125,7 +125,7 @@ def test_what_can_not_be_exported(tmp_path, monkeypatch, capfd):
     with pytest.raises(CiglError, match="batches of one size only"):
         cigl.export_onnx(OneSize(), path, example_inputs=(x,))
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(CiglError, match=r"onnxscript is not installed: pip install 'cigl\[onnx\]'"):
+    with pytest.raises(CiglError, match=r"need onnxscript, which is not installed: pip install 'cigl\[onnx\]'"):
         cigl.export_onnx(model, path, example_inputs=(x,))
     assert path.read_bytes() == b"before"
 

@@ -29,6 +29,8 @@ from torch.utils._pytree import tree_leaves
 import cigl
 
 warnings.simplefilter("ignore", cigl.CiglWarning)
+# What a layer's parameter becomes when it is sharded is not a weight that was added.
+warnings.filterwarnings("error", ".*was frozen or not yet in the model", cigl.CiglWarning)
 torch.set_num_threads(1)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import cigl
+from cigl.sparsify.parameters.geometry import Layout
 
 LARGE_MASKS = {  # a Z of one rate, and one that rises in 10 of 40 steps to a rate per layer
     "cigl": cigl.method("cigl", random_mask=0.3, update_every=3),
@@ -36,6 +37,11 @@ def batch(step: int, shape: tuple[int, ...] = (16, 12), classes: int = 4) -> tup
     generator = torch.Generator().manual_seed(step)
     x = torch.randn(shape, generator=generator)
     return x, x.flatten(1)[:, :classes].argmax(1)
+
+
+def fans(layout: Layout, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Fan-in and fan-out of a whole mask."""
+    return layout.fans_at(mask.flatten().nonzero().squeeze(1), tuple(mask.shape))
 
 
 def attach(model: nn.Module, optimizer: Optimizer, method: str | cigl.Method = "cigl", **options):

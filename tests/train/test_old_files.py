@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cigl.calibrate import Report
-from cigl.calibrate.reports.report import report
+from cigl.calibrate.reports.classification import report
 from cigl.train.folder.run_folder import RunFolder
 from cigl.train.run import resume, train
 

@@ -6,7 +6,7 @@ reports, comparisons, their tables and files, and the page of a study then have 
 >>> def uncertain(given):
 ...     return given.samples.confidence < 0.5
 >>> share = register(Metric("below_half", "Confidence below ½", MeanOf(uncertain), unit="%", scale=100, decimals=1))
->>> from cigl.calibrate.reports.report import report
+>>> from cigl.calibrate.reports.classification import report
 >>> round(report(probabilities=[[0.4, 0.3, 0.3], [0.9, 0.1, 0.0]], labels=[0, 0]).below_half, 3)
 0.5
 >>> del METRICS["below_half"]

@@ -7,7 +7,7 @@ import math
 import shlex
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -17,10 +17,15 @@ from cigl.common.phases import phase
 from cigl.common.progress import status_line
 from cigl.common.text import percent
 
+if TYPE_CHECKING:
+    from torch import nn
+
+    from cigl.runtime import SparseInference
+
 
 @command(app)
 def bench(
-    file: Annotated[Path, argument("a .cigl file, from cigl export or cigl.save")],
+    model: Annotated[Path, argument("a .cigl file, or the folder of a finished run")],
     batch: Annotated[int, typer.Option(min=1, help="batch size")] = 1,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of each engine")] = 1,
     against: Annotated[str, typer.Option(help="dense engines to compare with: torch, onnxruntime or both")] = "torch",
@@ -30,41 +35,33 @@ def bench(
 ) -> None:
     """Measure how fast a saved model runs on this machine.
 
-    Its sparse kernels and dense engines take turns on random inputs; the medians are shown. The engine onnxruntime
-    needs pip install 'cigl[bench]'.
+    Its sparse kernels and dense engines take turns on random inputs, each warmed up until its times settle; the medians
+    are shown. The engine onnxruntime needs pip install 'cigl[bench]'.
 
     \b
     Examples:
       cigl bench model.cigl
       cigl bench model.cigl --batch 64 --against torch,onnxruntime
     """
-    if file.is_dir():
+    if not model.exists():
+        raise CiglError(f"there is no {model}: give a .cigl file or the folder of a finished run.")
+    if model.suffix.lower() == ".onnx":
         raise CiglError(
-            f"{file} is a folder, and a file is measured: write the run's model into one first, "
-            f"`cigl export {shlex.quote(str(file))} model.cigl`, then `cigl bench model.cigl`."
-        )
-    if file.suffix.lower() == ".onnx":
-        raise CiglError(
-            f"{file} is an ONNX file: give the run's .cigl file, and `cigl bench model.cigl --against onnxruntime` "
+            f"{model} is an ONNX file: give the run's .cigl file, and `cigl bench model.cigl --against onnxruntime` "
             "measures both."
         )
     with status_line(as_json):
         with importing():
             import torch
 
-            import cigl
             from cigl.runtime import bench as measuring
-            from cigl.runtime.engine import SparseInference
-            from cigl.runtime.saving import describe
 
         rivals = measuring.rivals([name.strip() for name in against.split(",") if name.strip()])
         start = time.perf_counter()
-        with phase(f"loading {file.name}"):
-            fast = cigl.load(file)
+        with phase(f"loading {model.name}"):
+            fast, dense, known = _of_run(model) if model.is_dir() else _of_file(model)
         loaded = time.perf_counter() - start
-        assert isinstance(fast, SparseInference)
-        x = torch.randn(batch, *_shape(shape, describe(file)["about"], fast.plan(), file))
-        dense = cigl.load(file, engine="dense")
+        x = torch.randn(batch, *_shape(shape, known, fast.plan(), model))
         with phase("measuring"):
             found = measuring.bench(dense, fast, x, rivals, threads=threads, seconds=seconds)
     found["load_seconds"] = loaded
@@ -72,7 +69,7 @@ def bench(
         typer.echo(json.dumps(found))
         return
     typer.echo(_table(found))
-    name, again = shlex.quote(str(file)), f" --shape {shape}" * bool(shape)
+    name, again = shlex.quote(str(model)), f" --shape {shape}" * bool(shape)
     steps = [(f"cigl predict {name} photo.jpg", "classes of images, with probabilities")]
     if batch == 1:
         steps.append((f"cigl bench {name} --batch 64{again}", "its speed on batches of 64"))
@@ -81,14 +78,34 @@ def bench(
     show_next(*steps[fast.preprocessing is None :])
 
 
-def _shape(asked: str, about: Any, plan: dict[str, Any], file: Path) -> list[int]:
+def _of_file(path: Path) -> tuple[SparseInference, nn.Module, Any]:
+    """The engine, the model in torch, and the shape of an input, if it is known."""
+    import cigl
+    from cigl.runtime import describe
+
+    fast = cast("SparseInference", cigl.load(path))
+    about = describe(path)["about"]
+    return fast, cigl.load(path, engine="dense"), about.get("shape") if isinstance(about, dict) else None
+
+
+def _of_run(path: Path) -> tuple[SparseInference, nn.Module, Any]:
+    import cigl
+    from cigl.train.folder.finished import finished_run
+
+    done = finished_run(path)
+    fast = cigl.sparse_inference(done.model)
+    fast.classes, fast.preprocessing = done.classes, done.preprocessing
+    return fast, done.model, list(done.shape)
+
+
+def _shape(asked: str, known: Any, plan: dict[str, Any], file: Path) -> list[int]:
     """Of one input: as asked for, as the run was trained, or as the plan was made for."""
     found: Any = None
     if asked:
         sizes = asked.lower().replace(",", "x").split("x")
         found = [int(size) if size.isdecimal() else 0 for size in sizes]
-    elif isinstance(about, dict) and isinstance(about.get("shape"), list):
-        found = about["shape"]
+    elif isinstance(known, list):
+        found = known
     elif plan["shapes"]:
         found = plan["shapes"][0]["inputs"][0][1:]
     if not found or not all(type(size) is int and size > 0 for size in found) or math.prod(found) >= 2**28:
@@ -107,7 +124,10 @@ def _table(found: dict[str, Any]) -> str:
     lines += [
         f"{found['gflops_on_nonzeros']:.1f} GFLOP/s on non-zeros{peak}",
         f"{found['sparse_units']} of {found['units']} operations run sparse",
-        f"{found['bytes'] / 1e6:.1f} MB in memory, dense parameters {found['dense_bytes'] / 1e6:.1f} MB "
-        f"({found['bytes'] / found['dense_bytes']:.2f}); loaded in {found['load_seconds']:.2f} s",
+        f"weights {found['weight_bytes'] / 1e6:.2f} MB, of {found['dense_bytes'] / 1e6:.2f} MB dense "
+        f"({percent(found['weight_bytes'] / found['dense_bytes'], 0)}); buffers for this batch "
+        f"{found['buffer_bytes'] / 1e6:.2f} MB; loaded in {found['load_seconds']:.2f} s",
+        "medians, taken in turns after warming each engine up until its times settled; torch in the faster layout"
+        + "; freed memory is kept, so that no engine waits for pages" * found["freed_memory_kept"],
     ]
     return "\n".join(lines)

@@ -222,7 +222,8 @@ _PANELS = {
     "What is trained": "dataset model method sparsity epochs seed",
     "Data": "batch_size train_size subset image_size validation redraw augment workers",
     _METHOD: "",  # all keys that are in no other panel
-    "Optimizer": "optimizer lr momentum nesterov weight_decay schedule milestones gamma lr_end warmup_epochs clip",
+    "Optimizer": "optimizer lr momentum nesterov weight_decay decay_biases "
+    "schedule milestones gamma lr_end warmup_epochs clip",
     "Calibration": "temperature label_smoothing mixup",
     "Run": "out config preset resume checkpoint_minutes timeout_minutes threads device kernels bf16",
     OUTPUT: "quiet json explain log log_every",

@@ -4,7 +4,7 @@ own deep copy refuses such tensors)."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -33,16 +33,23 @@ def unwrap(model: nn.Module, *, in_training: bool = False) -> nn.Module:
             return model
 
 
-class _Detaching(TorchFunctionMode):
-    """A tensor with a graph (``self.features = h`` in a forward) is copied without it, wherever it is held."""
+class _Copying(TorchFunctionMode):
+    """Tensors (but parameters) are deep-copied by this function, wherever they are held."""
+
+    def __init__(self, copied: Callable[[Tensor, dict[int, Any]], Tensor]):
+        super().__init__()
+        self._copied = copied
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.__deepcopy__ and not args[0].is_leaf:
-            tensor, memo = args
-            if id(tensor) not in memo:
-                memo[id(tensor)] = tensor.detach().clone()
-            return memo[id(tensor)]
-        return func(*args, **(kwargs or {}))
+        return self._copied(*args) if func is Tensor.__deepcopy__ else func(*args, **(kwargs or {}))
+
+
+def _detached(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
+    """A tensor with a graph (``self.features = h`` in a forward) is copied without it."""
+    if not tensor.is_leaf:
+        return tensor.detach().clone()
+    copied: Tensor = Tensor.__deepcopy__(tensor, memo)  # type: ignore[no-untyped-call]
+    return copied
 
 
 def deep_copy(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
@@ -59,7 +66,7 @@ def deep_copy(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module
             "remove_weight_norm, remove_spectral_norm)."
         )
     try:
-        with _Detaching():
+        with _Copying(_detached):
             return copy.deepcopy(model, {} if memo is None else memo)
     except Exception as error:  # anything can be an attribute
         raise CiglError(
@@ -86,16 +93,11 @@ def uncopyable(model: nn.Module) -> str:
     if name := _computed(model):
         return f"{name} is computed from other tensors"
     try:
-        with _Keeping():
+        with _Copying(lambda tensor, _: tensor):
             copy.deepcopy(model, memo)
     except Exception as error:
         return _culprit(model) or one_line(error)
     return ""
-
-
-class _Keeping(TorchFunctionMode):
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return args[0] if func is Tensor.__deepcopy__ else func(*args, **(kwargs or {}))
 
 
 def _culprit(model: nn.Module) -> str:
@@ -103,7 +105,7 @@ def _culprit(model: nn.Module) -> str:
     memo: dict[int, Any] = {id(each): each for each in model.modules()}
     for name, value in _attributes(model):
         try:
-            with _Keeping():
+            with _Copying(lambda tensor, _: tensor):
                 copy.deepcopy(value, dict(memo))
         except Exception as error:
             return f"{name}: {one_line(error, 160)}"

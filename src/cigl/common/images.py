@@ -14,6 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from cigl.common.errors import CiglError
+from cigl.common.extras import from_extra
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -23,10 +24,8 @@ ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".t
 
 def pillow() -> Any:
     """The module PIL.Image."""
-    try:
+    with from_extra("data", "images"):
         from PIL import Image
-    except ImportError as error:
-        raise CiglError("images are read by Pillow: pip install 'cigl[data]'.") from error
     return Image
 
 

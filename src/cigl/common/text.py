@@ -59,3 +59,29 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def percents(sparsities: Sequence[float]) -> str:
+    """
+    >>> percents([0.8, 0.9, 0.999]), percents([0.9])
+    ('80, 90 and 99.9 %', '90 %')
+    """
+    *others, last = (f"{100 * sparsity:.6g}" for sparsity in sparsities)
+    return (f"{', '.join(others)} and {last}" if others else last) + " %"
+
+
+def signed(value: float, decimals: int) -> str:
+    """
+    >>> signed(-0.5, 2), signed(0.0, 1)
+    ('−0.50', '+0.0')
+    """
+    return f"{value:+.{decimals}f}".replace("-", "−")
+
+
+def span(values: Sequence[float], form: str) -> str:
+    """
+    >>> span([1.2, -0.3], "{:+.1f}"), span([2.0], "{:.0f}")
+    ('−0.3 to +1.2', '2')
+    """
+    low, high = (form.format(value).replace("-", "−") for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"

@@ -58,22 +58,15 @@ class CigLCallback(TrainerCallback):  # type: ignore[misc]
         return self._session.sparse
 
     def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: Any = None,
-        optimizer: Any = None,
-        train_dataloader: Any = None,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
         self._trainer, checkpoint, trial = _caller()
         self._folder = Path(self._trainer._get_output_dir(trial))
         epoch = state.max_steps
-        if has_length(train_dataloader):
-            epoch = -(-len(train_dataloader) // args.gradient_accumulation_steps)
-        optimizer = getattr(optimizer, "optimizer", optimizer)  # inside Accelerate's
-        sparse = self._session.begin(model, optimizer, state.max_steps, epoch, _load(checkpoint))
+        if has_length(given["train_dataloader"]):
+            epoch = -(-len(given["train_dataloader"]) // args.gradient_accumulation_steps)
+        optimizer = getattr(given["optimizer"], "optimizer", given["optimizer"])  # inside Accelerate's
+        sparse = self._session.begin(given["model"], optimizer, state.max_steps, epoch, _load(checkpoint))
         if args.load_best_model_at_end:
             self._check_best(sparse)
         _move_to_front(self._trainer, self)
@@ -92,39 +85,25 @@ class CigLCallback(TrainerCallback):  # type: ignore[misc]
             )
             warnings.warn(message, CiglWarning, stacklevel=2)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        if self.sparse is None or logs is None or "loss" not in logs:
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
+        if self.sparse is None or "loss" not in given["logs"]:
             return
         numbers = self._session.numbers()
-        logs.update(numbers)  # for the callbacks that report: they come after this one
+        given["logs"].update(numbers)  # for the callbacks that report: they come after this one
         state.log_history[-1].update(numbers)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
         if self.sparse is not None and args.should_save:
             tensors.save(self._folder / f"checkpoint-{state.global_step}" / FILE, self.sparse.state_dict())
 
-    def on_train_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        train_dataloader: Any = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
         assert self._trainer is not None
         trainer, self._trainer = self._trainer, None
         _remove_autocast(trainer)
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
             self._session.stop()  # the trainer has loaded its weights, and with them its zeros
         else:
-            self._session.finish(train_dataloader, self._forward)
+            self._session.finish(given["train_dataloader"], self._forward)
 
 
 def _caller() -> tuple[Trainer, str | None, Any]:

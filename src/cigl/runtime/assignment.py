@@ -53,7 +53,7 @@ def assign(
 ) -> Assignment:
     """``progress`` is called between measurements."""
     possible = fitting(network, facts)
-    if not any(isinstance(network.units[number].operation, op.Layer) for number in possible):
+    if not any(isinstance(network.units[number].operation, op.Weighted) for number in possible):
         return Assignment(set())  # without weights there is nothing to gain
     live = live_units(network, facts.constants)
     alike: dict[Any, list[int]] = defaultdict(list)
@@ -62,9 +62,8 @@ def assign(
             alike[_alike(network, facts, number)].append(number)
     dense: dict[int, float] = {}
     sparse: dict[int, float] = {}
-    samples = _Samples()
     for numbers in alike.values():
-        times = _times(network.units[numbers[0]], facts, threads, samples, BUDGET / len(alike))
+        times = _times(network.units[numbers[0]], facts, threads, BUDGET / len(alike))
         dense |= dict.fromkeys(numbers, times[0])
         sparse |= dict.fromkeys(numbers, times[1])
         progress()
@@ -92,16 +91,11 @@ def _fastest(
     schedules = [Schedule(network, facts, units, threads) for units in rivals]
     least = [math.inf] * len(rivals)
 
-    def seconds(schedule: Schedule) -> float:
-        start = time.perf_counter()
-        schedule(inputs)
-        return time.perf_counter() - start
-
     began = time.perf_counter()
     for turn in range(1 + REPEATS):  # the first is not counted: memory is new then
         if turn > 1 and time.perf_counter() - began > BUDGET:
             break
-        times = [_undisturbed(partial(seconds, each), threads) for each in schedules]
+        times = [_undisturbed(partial(_seconds, each, inputs), threads) for each in schedules]
         if turn:
             least = [min(pair) for pair in zip(least, times, strict=True)]
     return rivals[least.index(min(least))]
@@ -117,39 +111,27 @@ def _alike(network: Network, facts: Survey, number: int) -> Any:
         if name not in ("weight", "norm")
     }
     shapes = tuple(facts.shapes[value] for value in (*unit.inputs, *unit.outputs))
-    weight = (operation.weight.shape, round(operation.weight.density, 2)) if isinstance(operation, op.Layer) else ()
+    weight = (operation.weight.shape, round(operation.weight.density, 2)) if isinstance(operation, op.Weighted) else ()
     return type(operation), repr(settings), shapes, weight
 
 
-class _Samples:
-    """Inputs of any shape, in one piece of memory."""
-
-    def __init__(self) -> None:
-        self._numbers = torch.linspace(-1, 1, 1 << 16)
-
-    def of(self, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
-        sizes = [math.prod(shape) for shape in shapes]
-        if sum(sizes) > self._numbers.numel():
-            self._numbers = self._numbers.repeat(-(-sum(sizes) // self._numbers.numel()))
-        return [part.view(shape) for part, shape in zip(self._numbers[: sum(sizes)].split(sizes), shapes, strict=True)]
-
-
-def _times(unit: Unit, facts: Survey, threads: int, samples: _Samples, most: float) -> tuple[float, float]:
+def _times(unit: Unit, facts: Survey, threads: int, most: float) -> tuple[float, float]:
     """Seconds of a unit in torch and on the kernels."""
-    read = {value: shape for value in unit.inputs if value not in facts.constants and (shape := facts.shapes[value])}
-    values = {**facts.constants, **dict(zip(read, samples.of(list(read.values())), strict=True))}
+    values = dict(facts.constants)
+    for value in unit.inputs:
+        if value not in values and (shape := facts.shapes[value]):
+            values[value] = torch.linspace(-1, 1, math.prod(shape)).view(shape)
     in_torch, kernels = TorchCall(unit), ProgramCall({0: unit}, facts, set(unit.outputs), threads)
-
-    def dense() -> float:
-        start = time.perf_counter()
-        in_torch.run(*(values[value] for value in unit.inputs))
-        return time.perf_counter() - start
-
-    def sparse() -> float:
-        return kernels.seconds(*(values[value] for value in kernels.inputs))
-
+    dense = partial(_seconds, in_torch.run, *(values[value] for value in unit.inputs))
+    sparse = partial(kernels.seconds, *(values[value] for value in kernels.inputs))
     sparse()
     return _least(dense, most / 2, threads), _least(sparse, most / 2, threads)
+
+
+def _seconds(call: Callable[..., Any], *inputs: Any) -> float:
+    start = time.perf_counter()
+    call(*inputs)
+    return time.perf_counter() - start
 
 
 def _least(measure: Callable[[], float], most: float, threads: int) -> float:
@@ -175,7 +157,7 @@ def _cheapest(
     network: Network, facts: Survey, dense: dict[int, float], sparse: dict[int, float], threads: int
 ) -> set[int]:
     """Units that aren't on torch's side of the cheapest cut; what comes from and goes to the caller is torch's."""
-    conversion = _Conversion(threads)
+    conversions: dict[tuple[int, ...], float] = {}
     readers: dict[int, list[int | str]] = defaultdict(list)
     writer: dict[int, int | str] = dict.fromkeys(network.inputs, "torch")
     cut = Cut()
@@ -192,7 +174,9 @@ def _cheapest(
         shape = facts.shapes[value]
         if shape is None or value in facts.constants or not sparse.keys() & {wrote, *readers[value]}:
             continue
-        seconds = conversion.seconds(shape)
+        if shape not in conversions:
+            conversions[shape] = _conversion(shape, threads)
+        seconds = conversions[shape]
         cut.edge(wrote, ("in", value), seconds)
         cut.edge(("out", value), wrote, seconds)
         for reader in readers[value]:
@@ -201,26 +185,12 @@ def _cheapest(
     return set(sparse) - cut.min_cut("torch", "kernels")
 
 
-class _Conversion:
-    """What it takes to convert a tensor between the two layouts, by its shape."""
-
-    def __init__(self, threads: int):
-        self._threads = threads
-        self._known: dict[tuple[int, ...], float] = {}
-
-    def seconds(self, shape: tuple[int, ...]) -> float:
-        if shape not in self._known:
-            images, each = per_image(shape)
-            program = Program(images, self._threads)
-            program.output(program.input(*each))
-            program.finish()
-            tensor = torch.zeros(images, *each)
-
-            def there_and_back() -> float:
-                start = time.perf_counter()
-                program.run(tensor)
-                return time.perf_counter() - start
-
-            program.run(tensor)
-            self._known[shape] = _least(there_and_back, _CONVERSION, self._threads) / 2
-        return self._known[shape]
+def _conversion(shape: tuple[int, ...], threads: int) -> float:
+    """What it takes to convert a tensor of this shape from one layout into the other."""
+    images, each = per_image(shape)
+    program = Program(images, threads)
+    program.output(program.input(*each))
+    program.finish()
+    tensor = torch.zeros(images, *each)
+    program.run(tensor)
+    return _least(partial(_seconds, program.run, tensor), _CONVERSION, threads) / 2

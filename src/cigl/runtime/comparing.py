@@ -127,12 +127,6 @@ class Comparison:
     def model(self) -> nn.Module | None:
         return self._model[0] if self._model else None
 
-    @property
-    def bytes(self) -> int:
-        """Of the model's tensors, some of which the engine may have, too."""
-        held = [*self._model[0].parameters(), *self._model[0].buffers()] if self._model else []
-        return sum(each.nbytes for each in held)
-
     def knows(self, kind: Any) -> bool:
         return kind in self._kinds
 

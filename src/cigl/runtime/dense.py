@@ -89,7 +89,7 @@ def without_kernel(network: Network, facts: Survey, possible: Collection[int]) -
     """Layers that the kernels can't compute for inputs like these: a sentence for each name."""
     found = {}
     for number, unit in enumerate(network.units):
-        if isinstance(unit.operation, op.Layer) and number not in possible:
+        if isinstance(unit.operation, op.Weighted) and number not in possible:
             weight = unit.operation.weight
             known = facts.shapes[unit.inputs[0]] is not None and facts.shapes[unit.outputs[0]] is not None
             if known and math.prod(weight.shape) >= _LEAST and weight.density <= 1 - MANY:
@@ -100,7 +100,7 @@ def without_kernel(network: Network, facts: Survey, possible: Collection[int]) -
     return found
 
 
-def _described(layer: op.Layer) -> str:
+def _described(layer: op.Weighted) -> str:
     """Its settings that matter to the kernels."""
     settings = [
         f"{name} {getattr(layer, name)}"

@@ -18,6 +18,7 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from cigl.common.errors import CiglError, CiglWarning
 from cigl.common.preprocessing import Preprocessing
@@ -35,12 +36,14 @@ from cigl.runtime.layers import in_torch as in_torch_alone
 from cigl.runtime.layers import modules_in_torch, replace_layers
 from cigl.runtime.network import operations as op
 from cigl.runtime.network.units import Network
+from cigl.runtime.network.weights import Weight
 from cigl.runtime.pickling import pickled
 from cigl.runtime.predicting import Predictions, predict
 from cigl.runtime.program import library
-from cigl.runtime.program.packed import pack
+from cigl.runtime.program.packed import Packed, pack
 from cigl.runtime.remembered import recalled
 from cigl.runtime.schedule import OtherShape, Schedule, Survey, fitting, run_in_torch, survey
+from cigl.runtime.showing import rows, table
 
 SCHEDULES = 64  # shapes whose buffers are kept; the one not used for longest goes first
 BUFFERS = 1 << 30  # bytes of them, beyond which only a few shapes are
@@ -90,8 +93,8 @@ def engine_of(model: nn.Module, plan: dict[str, Any] | None, example_inputs: Exa
         engines, weights = replace_layers({"": reason.model}, _layer_engine, layer_plans)
         notes = [*reason.notes, "so the model runs in torch, and its sparse layers one by one"]
         dense = of_module(reason.model, "", weights)
-        compared = Comparison(plain) if engines else None
-        return _warned(LayerByLayer(reason.model, engines, ["; ".join(notes) + ".", *messages(dense)], compared))
+        network = Network(notes=["; ".join(notes) + ".", *messages(dense)])
+        return _warned(SparseInference(network, None, engines, Comparison(plain) if engines else None, reason.model))
     if isinstance(model, Captured):  # which is a graph already: what leads to no output is left out
         compared = Comparison(_InTorch(replace(network, units=list(network.units))))
     else:
@@ -113,7 +116,7 @@ def _warned(engine: SparseInference) -> SparseInference:
 def _layer_engine(layer: nn.Module, plan: dict[str, Any] | None) -> SparseInference | None:
     """The engine of a layer that is called by itself; None if there are no kernels for it."""
     network = lower(layer)
-    if not library.available() or not any(isinstance(unit.operation, op.Layer) for unit in network.units):
+    if not library.available() or not any(isinstance(unit.operation, op.Weighted) for unit in network.units):
         return None
     pack(network)
     return SparseInference(network, plan)
@@ -137,6 +140,7 @@ class SparseInference(nn.Module):
         plan: dict[str, Any] | None = None,
         layers: Mapping[str, SparseInference] | None = None,
         comparison: Comparison | None = None,
+        instead: nn.Module | None = None,
     ):
         super().__init__()
         self._network = network
@@ -147,7 +151,8 @@ class SparseInference(nn.Module):
         self._facts: dict[Any, Survey] = {}
         self._said: set[str] = set()
         self._comparison = comparison
-        self._instead: tuple[nn.Module, ...] = ()  # what computes since a comparison failed
+        # what torch runs where nothing was captured, or it was wrong; in a tuple: its parameters are not the engine's
+        self._instead: tuple[nn.Module, ...] = () if instead is None else (instead,)
         self.classes: tuple[str, ...] | None = None  # as a file names them
         self.preprocessing: Preprocessing | None = None  # as a file describes it
         self.training = False
@@ -160,7 +165,7 @@ class SparseInference(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._instead:
-            return outputs(self._instead[0], args, kwargs)
+            return self._by_layers(args, kwargs)
         inputs = self._network.signature.bind(args, kwargs)
         kind = kinds(inputs)
         with torch.no_grad():
@@ -197,46 +202,62 @@ class SparseInference(nn.Module):
             if error.__cause__ is None:  # ours, not what the graph has made of it
                 raise
             try:
-                right = expected()
+                expected()
             except Exception:  # it can't take them either
                 raise error from error.__cause__
-            return self._give_up(comparison, inputs, args, kwargs, right)
+            return self._give_up(comparison, inputs, args, kwargs)
         assert state is not None
         with drawing_from(state):
             try:
                 right = expected()
             except Exception as error:  # an assertion, which the graph is without
                 raise _not_taken([tuple(each.shape) for each in inputs], error) from error
-        if not agree(found, right) and not (self._draws() and is_random(expected, state)):
-            return self._give_up(comparison, inputs, args, kwargs, right)
+        draws = any(isinstance(unit.operation, op.InTorch) for unit in self._network.units)
+        if not agree(found, right) and not (draws and is_random(expected, state)):
+            return self._give_up(comparison, inputs, args, kwargs)
         comparison.passed(kind)
         return found
 
-    def _draws(self) -> bool:
-        """Whether a call in torch may draw random numbers when it runs."""
-        return any(isinstance(unit.operation, op.InTorch) for unit in self._network.units)
-
     def _give_up(
-        self, comparison: Comparison, inputs: list[Any], args: Sequence[Any], kwargs: Mapping[str, Any], right: Any
+        self, comparison: Comparison, inputs: list[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Leave it to torch from now on, with kernels for single layers if these are right."""
+        """Leave it to torch from now on, with kernels for single layers."""
         model = comparison.model or _InTorch(self._network)
         engines = dict(replace_layers({"": model}, _layer_engine, {}).engines)
-        found = outputs(model, args, kwargs)
-        if not agree(found, right):
-            in_torch_alone(model)
-            engines, found = {}, right
         shapes = ", ".join(str(tuple(each.shape)) for each in inputs)
         note = (
             f"for inputs of shape {shapes}, what was captured computes something else than the model, so the model "
             f"runs in torch{', and its sparse layers one by one' if engines else ''}{comparison.hint}."
         )
+        self._leave_to_torch(model, engines, note)
+        return self._by_layers(args, kwargs)
+
+    def _by_layers(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What torch makes of the model with engines for single layers; alone, if these turn out to be wrong."""
+        comparison, model = self._comparison, self._instead[0]
+        kind = None if comparison is None else kind_of((args, kwargs))
+        if comparison is None or not self._layers or comparison.knows(kind):
+            return outputs(model, args, kwargs)  # which are given copies, as the model may change them
+        with comparison.lock:
+            try:
+                with drawing_from(torch.get_rng_state()):
+                    right = outputs(twin(model), args, kwargs)
+            except Exception:  # of inputs that it can't take
+                return outputs(model, args, kwargs)
+            found = outputs(model, args, kwargs)
+            if agree(found, right) or not repeats(lambda: outputs(twin(model), args, kwargs), torch.get_rng_state()):
+                comparison.passed(kind)
+                return found
+            note = "the sparse layers compute something else than the model, so the model runs in torch alone."
+            self._leave_to_torch(in_torch_alone(model), {}, note)
+            return right
+
+    def _leave_to_torch(self, model: nn.Module, engines: dict[str, SparseInference], note: str) -> None:
         with self._lock:
-            self._instead = (model,)
-            self._network, self._layers = Network(notes=[*self._network.notes, note]), engines
+            self._instead, self._layers = (model,), engines
+            self._network = Network(notes=[*self._network.notes, note])
             self._entries, self._schedules = {}, OrderedDict()
-        warnings.warn(note, CiglWarning, stacklevel=2)
-        return found
+        warnings.warn(note, CiglWarning, stacklevel=3)
 
     def predict(
         self,
@@ -268,16 +289,50 @@ class SparseInference(nn.Module):
     @property
     def bytes(self) -> int:
         """The memory that the engine holds: weights in their present forms, and buffers."""
-        weights = {
-            id(unit.operation.weight): unit.operation.weight.bytes
-            for unit in self._network.units
-            if isinstance(unit.operation, op.Layer)
-        }
+        return self._bytes_of_weights(self._comparison) + self._bytes_of_buffers()
+
+    @property
+    def weight_bytes(self) -> int:
+        """The memory of the weights alone, in their present forms."""
+        return self._bytes_of_weights(None)
+
+    def _bytes_of_buffers(self) -> int:
         with self._lock:  # another thread may be adding a schedule
             schedules = list(self._schedules.values())
-        inside = sum(engine.bytes for engine in self._layers.values())
-        inside += 0 if self._comparison is None else self._comparison.bytes
-        return sum(weights.values()) + sum(schedule.bytes for schedule in schedules) + inside
+        layers = sum(engine._bytes_of_buffers() for engine in self._layers.values())
+        return sum(schedule.bytes for schedule in schedules) + layers
+
+    def _bytes_of_weights(self, comparison: Comparison | None) -> int:
+        """Each tensor once, in whatever it is found: layers, constants, modules that torch runs or compares with."""
+        held: dict[int, int] = {}
+
+        def add(found: Any) -> None:
+            for each in pytree.tree_leaves(found):
+                if isinstance(each, Tensor):
+                    held[each.data_ptr()] = each.nbytes
+                elif isinstance(each, nn.Module):
+                    add([*each.parameters(), *each.buffers()])
+                elif isinstance(each, Weight):
+                    add(each.forms)
+                elif isinstance(each, Packed):
+                    held[id(each)] = each.bytes
+
+        for engine in (self, *self._layers.values()):
+            add([vars(unit.operation) for unit in engine._network.units])
+            add([engine._network.constants, engine._instead])
+        add(None if comparison is None else comparison.model)
+        return sum(held.values())
+
+    def __repr__(self) -> str:
+        """Its layers, their zeros, and what runs sparse for the inputs that were new last."""
+        found = rows(self._network, self._last)
+        for path, engine in self._layers.items():
+            found += [row._replace(name=path) for row in rows(engine._network, engine._last)]
+        return table(found, self._last, self.notes)
+
+    @property
+    def _last(self) -> dict[str, Any] | None:
+        return next(reversed(self._entries.values()), None)
 
     def train(self, mode: bool = True) -> SparseInference:
         if mode:
@@ -299,7 +354,7 @@ class SparseInference(nn.Module):
     def _schedule(self, inputs: Sequence[Tensor]) -> Schedule:
         """The schedule for inputs like these, made if it is new."""
         threads = torch.get_num_threads()
-        key = (threads, *(isinstance(each, Tensor) and _kind(each) for each in inputs))
+        key = (threads, *((x.shape, x.dtype, x.device, x.layout) if isinstance(x, Tensor) else None for x in inputs))
         with self._lock:
             if key in self._schedules:
                 self._schedules.move_to_end(key)
@@ -337,7 +392,11 @@ class SparseInference(nn.Module):
             facts = survey(self._network, inputs)
         except Exception as error:
             raise _not_taken(shapes, error) from error
-        self._say_what_runs_dense(facts)
+        if library.available():
+            for name, sentence in without_kernel(self._network, facts, fitting(self._network, facts)).items():
+                if name not in self._said:
+                    self._said.add(name)
+                    warnings.warn(sentence, CiglWarning, stacklevel=2)
         return facts
 
     def _assignment(
@@ -349,13 +408,6 @@ class SparseInference(nn.Module):
         if known is not None:
             return plans.followed(self._network, known, fitting(self._network, facts))
         return assign(self._network, facts, inputs, threads, progress)
-
-    def _say_what_runs_dense(self, facts: Survey) -> None:
-        if library.available():
-            for name, sentence in without_kernel(self._network, facts, fitting(self._network, facts)).items():
-                if name not in self._said:
-                    self._said.add(name)
-                    warnings.warn(sentence, CiglWarning, stacklevel=2)
 
 
 def _not_taken(shapes: Sequence[tuple[int, ...]], error: Exception) -> CiglError:
@@ -391,55 +443,6 @@ class _Progress:
             )
 
 
-class LayerByLayer(SparseInference):
-    """A model that could not be captured: torch runs it, with engines for its sparse layers."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        layers: Mapping[str, SparseInference],
-        notes: list[str],
-        comparison: Comparison | None = None,
-    ):
-        super().__init__(Network(notes=notes), layers=layers, comparison=comparison)
-        self._instead = (model,)  # in a tuple: its parameters are not the engine's
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        comparison, model = self._comparison, self._instead[0]
-        kind = None if comparison is None else kind_of((args, kwargs))
-        if comparison is None or comparison.knows(kind):
-            return outputs(model, args, kwargs)  # which are given copies, as the model may change them
-        with comparison.lock:
-            plain = twin(model)
-            try:
-                with drawing_from(torch.get_rng_state()):
-                    right = outputs(plain, args, kwargs)
-            except Exception:  # of inputs that it can't take
-                return outputs(model, args, kwargs)
-            found = outputs(model, args, kwargs)
-            alike = agree(found, right) or not repeats(
-                lambda: outputs(twin(model), args, kwargs), torch.get_rng_state()
-            )
-            if alike:
-                comparison.passed(kind)
-                return found
-            return self._leave_to_torch(right)
-
-    def _leave_to_torch(self, right: Any) -> Any:
-        in_torch_alone(self._instead[0])
-        note = "the sparse layers compute something else than the model, so the model runs in torch alone."
-        with self._lock:
-            self._layers, self._comparison = {}, None
-            self._network = Network(notes=[*self._network.notes, note])
-        warnings.warn(note, CiglWarning, stacklevel=3)
-        return right
-
-
-def _kind(x: Tensor) -> tuple[Any, ...]:
-    """Inputs that are alike in this take the same schedule."""
-    return x.shape, x.dtype, x.device, x.layout
-
-
 def _made(kind: type[SparseInference], state: dict[str, Any]) -> SparseInference:
     engine = kind.__new__(kind)
     vars(engine).update(state)
@@ -452,7 +455,7 @@ def _unpickled(data: bytes) -> SparseInference:
     return _made(*pickle.loads(data))
 
 
-# A fork copies a lock as it is: held for ever if another thread was timing a shape just then.
+# A fork copies a lock as it is: held forever if another thread was timing a shape just then.
 _engines: WeakSet[SparseInference] = WeakSet()
 
 

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from cigl.calibrate.corrections.ensemble import logits_of
 from cigl.common import files
 from cigl.common.errors import CiglError
+from cigl.common.extras import from_extra
 from cigl.common.preprocessing import Preprocessing
 from cigl.runtime.compile.exporting import Examples, arguments
 from cigl.runtime.engine import SparseInference
@@ -64,11 +65,9 @@ def export_onnx(
     """
     if not isinstance(model, nn.Module) or isinstance(model, SparseInference):
         raise CiglError(f"export_onnx takes the torch.nn.Module that was trained, not a {type(model).__name__}.")
-    try:
+    with from_extra("onnx", "ONNX files"):
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise CiglError(f"{error.name} is not installed: pip install 'cigl[onnx]'.") from error
     known, prepared = checked_entries(classes, preprocessing)
     if example_inputs is None:
         if prepared is None:

@@ -32,7 +32,7 @@ def entry(network: Network, facts: Survey, inputs: Shapes, threads: int, assignm
         }
         if (shape := facts.shapes[unit.outputs[0]]) is not None:
             row["shape"] = list(shape)
-        if isinstance(operation, op.Layer):
+        if isinstance(operation, op.Weighted):
             weight = operation.weight
             row |= {"weight": list(weight.shape), "nonzeros": weight.nonzeros, "density": round(weight.density, 6)}
         for name, seconds in (("dense_ms", assignment.dense_seconds), ("sparse_ms", assignment.sparse_seconds)):

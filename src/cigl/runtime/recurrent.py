@@ -47,13 +47,10 @@ class SparseRecurrent:
     def __call__(self, input: Any, hx: Any = None) -> Any:
         states = hx if isinstance(hx, tuple) else () if hx is None else (hx,)
         layer = self.layer
-        if not all(map(_is_plain, (input, *states))) or input.dim() not in (2, 3) or input.numel() == 0:
+        if not self._takes(input, states):
             return type(layer).forward(layer, input, hx)
         is_batch, steps_first = input.dim() == 3, not layer.batch_first
         images = input.shape[int(steps_first)] if is_batch else 1
-        if images == 1 and not self._takes_one:
-            return type(layer).forward(layer, input, hx)
-        _check(layer, input, states, images)
         x = input if is_batch else input.unsqueeze(int(steps_first))
         size = (len(self._parts), images, layer.hidden_size)
         kept = [each.reshape(size).contiguous().clone() for each in states]
@@ -71,6 +68,16 @@ class SparseRecurrent:
         if not is_batch:
             x, kept = x.squeeze(int(steps_first)), [each.squeeze(1) for each in kept]
         return x, tuple(kept) if len(kept) == 2 else kept[0]
+
+    def _takes(self, input: Any, states: tuple[Any, ...]) -> bool:
+        """Whether the kernels can: they read memory by these sizes. The rest is for torch to compute, or to refuse."""
+        layer = self.layer
+        if not all(map(_is_plain, (input, *states))) or input.dim() not in (2, 3) or input.numel() == 0:
+            return False
+        batch = [input.shape[int(not layer.batch_first)]] if input.dim() == 3 else []
+        state = (len(self._parts), *batch, layer.hidden_size)
+        fits = not states or [each.shape for each in states] == [state] * _states(layer)
+        return input.shape[-1] == layer.input_size and fits and (batch not in ([], [1]) or self._takes_one)
 
 
 class _Recurrence:
@@ -121,18 +128,3 @@ def _states(layer: nn.RNNBase) -> int:
 
 def _is_plain(x: Any) -> bool:
     return isinstance(x, Tensor) and x.dtype == torch.float32 and x.device.type == "cpu" and x.layout == torch.strided
-
-
-def _check(layer: nn.RNNBase, input: Tensor, states: tuple[Tensor, ...], images: int) -> None:
-    """What torch would refuse: the kernels read memory by these sizes."""
-    if input.shape[-1] != layer.input_size:
-        raise RuntimeError(
-            f"the inputs have {input.shape[-1]} features, and {type(layer).__name__} takes {layer.input_size}"
-        )
-    directions = 2 if layer.bidirectional else 1
-    batch = (images,) if input.dim() == 3 else ()
-    wanted = (layer.num_layers * directions, *batch, layer.hidden_size)
-    if states and (len(states) != _states(layer) or any(tuple(each.shape) != wanted for each in states)):
-        shapes = ", ".join(str(tuple(each.shape)) for each in states)
-        count = "two initial states" if _states(layer) == 2 else "one initial state"
-        raise RuntimeError(f"{type(layer).__name__} takes {count} of shape {wanted}, not {shapes}")

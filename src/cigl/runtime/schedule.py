@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -79,7 +79,7 @@ def _walk(
     kept = set(network.results())
     last = {value: number for number, unit in enumerate(network.units) for value in unit.inputs}
     for number, unit in enumerate(network.units):
-        zeros = shapes_only and isinstance(unit.operation, op.Layer)
+        zeros = shapes_only and isinstance(unit.operation, op.Weighted)
         call = _ZeroCall(unit) if zeros else TorchCall(unit)
         results = call.run(*(values[value] for value in unit.inputs))
         values |= zip(unit.outputs, results, strict=True)
@@ -94,10 +94,6 @@ def _shape(value: Any) -> Shape:
     return tuple(value.shape) if known and value.dim() and value.numel() else None
 
 
-def _results(operation: op.Operation, result: Any) -> tuple[Any, ...]:
-    return result if operation.outputs == 2 else (result,)
-
-
 def fitting(network: Network, facts: Survey) -> set[int]:
     """The units that the kernels can do for these shapes."""
 
@@ -109,25 +105,17 @@ def fitting(network: Network, facts: Survey) -> set[int]:
     return {number for number, unit in enumerate(network.units) if possible(unit)}
 
 
-class _Call(Protocol):
-    """A part of a schedule: values in, values out."""
-
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-
-    def run(self, *inputs: Any) -> Sequence[Any]: ...
-
-
 class TorchCall:
     """One unit. Keeps the dense weight alive, which is otherwise made again from its non-zeros."""
 
     def __init__(self, unit: Unit):
         self.operation = unit.operation
         self.inputs, self.outputs = unit.inputs, unit.outputs
-        self.weight = unit.operation.weight.dense() if isinstance(unit.operation, op.Layer) else None
+        self.weight = unit.operation.weight.dense() if isinstance(unit.operation, op.Weighted) else None
 
     def run(self, *inputs: Any) -> Sequence[Any]:
-        return _results(self.operation, self.operation.dense(*inputs))
+        result = self.operation.dense(*inputs)
+        return result if self.operation.outputs == 2 else (result,)
 
 
 class _ZeroCall(TorchCall):
@@ -138,7 +126,7 @@ class _ZeroCall(TorchCall):
 
     def run(self, *inputs: Any) -> Sequence[Any]:
         operation, x = self.operation, inputs[0]
-        assert isinstance(operation, op.Layer)
+        assert isinstance(operation, op.Weighted)
         alike = operation.weight.is_float32 and isinstance(x, Tensor) and x.dtype == torch.float32
         shape = operation.result_shape(tuple(x.shape)) if alike else None
         if shape is None or any(not isinstance(each, Tensor) or each.shape != shape for each in inputs[1:]):
@@ -192,7 +180,7 @@ class Schedule:
         self._network, self._constants = network, facts.constants
         live = live_units(network, facts.constants)
         reads = Counter([value for unit in live.values() for value in unit.inputs] + network.results())
-        self._calls: list[_Call] = []
+        self._calls: list[TorchCall | ProgramCall] = []
         for is_program, units in staged(live, sparse):
             if not is_program:
                 self._calls += [TorchCall(unit) for unit in units.values()]
@@ -217,7 +205,7 @@ class Schedule:
         return sum(call.program.bytes for call in self._calls if isinstance(call, ProgramCall))
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
-        values = self._at_first.copy()
+        values: list[Any] = self._at_first.copy()
         for value, each in zip(self._network.inputs, inputs, strict=True):
             values[value] = each
         for call, done in zip(self._calls, self._done, strict=True):
@@ -282,7 +270,7 @@ def by_width(units: dict[int, Unit], facts: Survey) -> list[dict[int, Unit]]:
     order = list(units)
     wide = [place for place, number in enumerate(order) if any(len(s) == 4 and s[3] > NARROW for s in shapes([number]))]
     tail = order[wide[-1] + 1 :] if wide else []
-    layers = [units[number] for number in tail if isinstance(units[number].operation, op.Layer)]
+    layers = [units[number] for number in tail if isinstance(units[number].operation, op.Weighted)]
     if sum(len(facts.shapes[layer.outputs[0]] or ()) == 4 for layer in layers) < 2:
         return [units]
     whole, last = ([per_image(shape) for shape in shapes(numbers)] for numbers in (order, tail))

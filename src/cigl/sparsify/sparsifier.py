@@ -254,7 +254,7 @@ class Sparsifier:
         self._calls.restore(saved.places)
         self._checks.state_was_loaded(saved.fingerprints)
         if missing := self._averages.apply(saved.averages):
-            message = f"the saved state has no EMA with decay {missing[0]}: it starts anew."
+            message = f"the saved state has no EMA with decay {missing[0]}: it starts again."
             warnings.warn(message, CiglWarning, stacklevel=2)
 
     def detach(self) -> None:
@@ -276,7 +276,7 @@ class Sparsifier:
 
     def _check(self) -> None:
         if self._context.is_detached:
-            raise CiglError("this sparsifier was detached: finalize before detach(), or attach anew.")
+            raise CiglError("this sparsifier was detached: finalize before detach(), or attach again.")
         self._sharding.before_change()
         self._context.check_modules()
         self._unselected.check()

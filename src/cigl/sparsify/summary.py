@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -32,18 +33,25 @@ class CallCounter:
     def __init__(self, model: nn.Module, layers: Sequence[Layer]):
         self.places: dict[str, int] = {}
         self._model, self._layers = model, layers
-        self._handles: list[Any] = []
+        self._handles = ExitStack()
         self._register()
 
     def _register(self) -> None:
-        try:
+        self.is_counting = True
+        with ExitStack() as handles:  # all hooks, or none
             for layer in self._layers:
                 for module in layer.selected.call_sites(self._model):
-                    self._handles.append(module.register_forward_hook(Hook(_count(self.places, layer))))
-            self._handles.append(self._model.register_forward_hook(OpaqueHook(self._finish)))
-        except BaseException:  # all hooks, or none
+                    handles.callback(module.register_forward_hook(Hook(partial(self._count, layer))).remove)
+            handles.callback(self._model.register_forward_hook(OpaqueHook(self._finish)).remove)
+            self._handles = handles.pop_all()
+
+    def _count(self, layer: Layer, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if number := uses(layer, module, inputs, output):
+            self.places[layer.name] = self.places.get(layer.name, 0) + number
+
+    def _finish(self, *_: Any) -> None:
+        if self.places:  # a compiled forward shows nothing: wait for another one
             self.remove()
-            raise
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -56,14 +64,6 @@ class CallCounter:
             if counting:
                 self._register()
 
-    @property
-    def is_counting(self) -> bool:
-        return bool(self._handles)
-
-    def _finish(self, *_: Any) -> None:
-        if self.places:  # a compiled forward shows nothing: wait for another one
-            self.remove()
-
     def restore(self, places: dict[str, int]) -> None:
         """What an earlier process has counted."""
         if places:
@@ -71,23 +71,11 @@ class CallCounter:
             self.remove()
 
     def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self.is_counting = False
+        self._handles.close()
 
 
-def _count(places: dict[str, int], layer: Layer) -> Any:
-    def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        if number := uses(layer, module, inputs, output):
-            places[layer.name] = places.get(layer.name, 0) + number
-
-    return hook
-
-
-COUNTS = ("active", "non-zero")  # shown where they differ
-HEAD = ("layer", "shape", "target", "density", *COUNTS, "explored", "dead rows", "cols", "FLOPs: infer", "train", "Z",
-        "kernels")  # fmt: skip
-MOMENTS = 8  # of a stretch of training, over which Z's rate is averaged
+MOMENTS = 8  # of the steps between two rounds, over which Z's rate is averaged
 
 
 @dataclass(frozen=True)
@@ -130,42 +118,45 @@ class Summary:
     def __str__(self) -> str:
         lines = self._lines()
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        text = [
-            "  ".join(_pad(cell, w, i < 2) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
-            for line in lines
-        ]
-        rule = "-" * len(text[0])
-        return "\n".join([self.title, text[0], rule, *text[1:-1], rule, text[-1], *self._remarks()])
+        sides = ["<", "<", *">" * (len(widths) - 2)]
+        head, *text = ["  ".join(f"{c:{s}{w}}" for c, s, w in zip(ln, sides, widths, strict=True)) for ln in lines]
+        rule = "-" * len(head)
+        return "\n".join([self.title, head, rule, *text[:-1], rule, text[-1], *self._remarks()])
 
     def _repr_html_(self) -> str:
         head, *rows = self._lines()
         return paragraphs(self.title) + table(head, rows, texts=2) + paragraphs(*self._remarks())
 
-    def _lines(self) -> list[tuple[str, ...]]:
+    def _lines(self) -> list[list[str]]:
         """The cells of the head, of each layer and of the total; columns that say nothing are left out."""
         hidden = {"Z"} if self.total.mask_rate is None else set()
-        hidden |= set(COUNTS) if all(row.active == row.nonzeros for row in self.rows) else set()
+        hidden |= {"active", "non-zero"} if all(row.active == row.nonzeros for row in self.rows) else set()
         hidden |= set() if any(row.kernels == "sparse" for row in self.rows) else {"kernels"}
-        lines = [HEAD, *map(_cells, (*self.rows, self.total))]
-        return [tuple(cell for cell, name in zip(line, HEAD, strict=True) if name not in hidden) for line in lines]
+        head = [name for name in _cells(self.total) if name not in hidden]
+        return [head, *([cells[name] for name in head] for cells in map(_cells, (*self.rows, self.total)))]
 
     def _remarks(self) -> list[str]:
         notes = [f"not everything runs on sparse kernels: {note}" for note in self.notes]
         return notes + ([self.optimizer] if self.optimizer else [])
 
 
-def _pad(cell: str, width: int, left: bool) -> str:
-    return cell.ljust(width) if left else cell.rjust(width)
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    shape = "x".join(map(str, row.shape))
-    target, density, explored = (f"{share:.4f}" for share in (row.target, row.density, row.explored))
-    dead = (str(row.dead_rows), str(row.dead_columns))
-    flops = (_times(row.inference_flops), _times(row.training_flops))
-    rate = "" if row.mask_rate is None else f"{row.mask_rate:.4f}"
-    counts = (f"{row.active:,}", f"{row.nonzeros:,}")
-    return row.layer, shape, target, density, *counts, explored, *dead, *flops, rate, row.kernels
+def _cells(row: Row) -> dict[str, str]:
+    """By the column's name."""
+    return {
+        "layer": row.layer,
+        "shape": "x".join(map(str, row.shape)),
+        "target": f"{row.target:.4f}",
+        "density": f"{row.density:.4f}",
+        "active": f"{row.active:,}",
+        "non-zero": f"{row.nonzeros:,}",
+        "explored": f"{row.explored:.4f}",
+        "dead rows": str(row.dead_rows),
+        "cols": str(row.dead_columns),
+        "FLOPs: infer": _times(row.inference_flops),
+        "train": _times(row.training_flops),
+        "Z": "" if row.mask_rate is None else f"{row.mask_rate:.4f}",
+        "kernels": row.kernels,
+    }
 
 
 def _times(value: float | None) -> str:
@@ -174,57 +165,54 @@ def _times(value: float | None) -> str:
 
 def summarize(context: Context, places: Mapping[str, int]) -> Summary:
     """``places`` as a ``CallCounter`` has counted them."""
-    counted = bool(places)
-    rows, dense, infer, train = [], 0.0, 0.0, 0.0
+    layers = context.layers
     parts = segments(context.method, context.table)
     rates = context.mask_rates if context.method.has_random_mask else {}
-    nonzeros = sums([layer.part for layer in context.layers], [[layer.nonzeros()] for layer in context.layers])
-    for layer, (nonzero,) in zip(context.layers, nonzeros, strict=True):
-        density = layer.count / layer.size
-        training = training_flops(layer, context.method, context.table, parts)
+    nonzeros = sums([layer.part for layer in layers], [[layer.nonzeros()] for layer in layers])
+    rows = []
+    for layer, (nonzero,) in zip(layers, nonzeros, strict=True):
         fan_in, fan_out = layer.fans()
         row = Row(
             layer=layer.name,
             shape=tuple(layer.shape),
             target=layer.target / layer.size,
-            density=density,
+            density=layer.count / layer.size,
             explored=layer.explored_count / layer.size,
             dead_rows=int((fan_in == 0).sum()),
             dead_columns=int((fan_out == 0).sum()),
-            inference_flops=density,
-            training_flops=training,
+            inference_flops=layer.count / layer.size,
+            training_flops=training_flops(layer, context.method, context.table, parts),
             kernels="sparse" if layer.parameter in context.kernels.sparse else "masked",
             mask_rate=rates.get(layer.name),
             active=layer.count,
             nonzeros=int(nonzero),
         )
         rows.append(row)
-        cost = places.get(layer.name, 0) * layer.size
-        dense, infer, train = dense + cost, infer + cost * density, train + cost * training
-    size = sum(layer.size for layer in context.layers)
+    size, active = (sum(column) for column in zip(*((x.size, x.count) for x in layers), strict=True))
+    costs = [places.get(layer.name, 0) * layer.size for layer in layers]
     total = Row(
         layer="total",
         shape=(size,),
-        target=sum(layer.target for layer in context.layers) / size,
+        target=sum(layer.target for layer in layers) / size,
         density=context.density,
         explored=context.explored,
         dead_rows=sum(row.dead_rows for row in rows),
         dead_columns=sum(row.dead_columns for row in rows),
-        inference_flops=infer / dense if counted else None,
-        training_flops=train / dense if counted else None,
+        inference_flops=_mean([row.inference_flops for row in rows], costs),
+        training_flops=_mean([row.training_flops for row in rows], costs),
         kernels=f"{sum(row.kernels == 'sparse' for row in rows)} of {len(rows)} sparse",
-        mask_rate=_share_off(rows) if rates else None,
-        active=sum(row.active for row in rows),
+        mask_rate=_mean([row.mask_rate for row in rows], [row.active for row in rows]) if rates else None,
+        active=active,
         nonzeros=sum(row.nonzeros for row in rows),
     )
     title = f"{context.method.name}: step {context.step} of {context.table.steps}"
-    return Summary(title, tuple(rows), total, tuple(context.kernels.reasons), context.states.describe(context.layers))
+    return Summary(title, tuple(rows), total, tuple(context.kernels.reasons), context.states.describe(layers))
 
 
-def _share_off(rows: Sequence[Row]) -> float:
-    """What Z switches off of all active weights."""
-    active = [row.density * math.prod(row.shape) for row in rows]
-    return sum(count * (row.mask_rate or 0.0) for count, row in zip(active, rows, strict=True)) / max(1.0, sum(active))
+def _mean(values: Sequence[float | None], weights: Sequence[int]) -> float | None:
+    """None where nothing has a weight."""
+    pairs = zip(values, weights, strict=True)
+    return sum((value or 0.0) * weight for value, weight in pairs) / sum(weights) if sum(weights) else None
 
 
 Segment = tuple[int, int, int]  # steps, how many of them need the dense gradient, the last step

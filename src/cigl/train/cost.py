@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from cigl.calibrate.reports.evaluate import evaluating
+from cigl.calibrate.reports.evaluation import evaluating
 
 MOST = 500  # examples that are evaluated at a time
 MEMORY = 512 << 20  # bytes, for what these need beside the model

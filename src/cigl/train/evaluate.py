@@ -9,7 +9,7 @@ from torch import nn
 
 import cigl.models
 from cigl.calibrate import Ensemble, Report, TemperatureScaled
-from cigl.calibrate.reports.report import report
+from cigl.calibrate.reports.classification import report
 from cigl.common import tensors
 from cigl.common.errors import CiglError, CiglWarning
 from cigl.common.phases import phase

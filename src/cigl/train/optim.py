@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,8 +15,11 @@ from cigl.train.config import Config
 
 
 def build_optimizer(config: Config, model: nn.Module) -> Optimizer:
-    parameters = list(model.parameters())
+    parameters: list[Any] = list(model.parameters())
     fused = parameters[0].device.type in ("cpu", "cuda")  # one pass over the weights in place of five
+    if not config.decay_biases:  # and the scales of normalization layers: all that has one dimension
+        vectors = [p for p in parameters if p.dim() == 1]
+        parameters = [{"params": [p for p in parameters if p.dim() != 1]}, {"params": vectors, "weight_decay": 0.0}]
     if config.optimizer == "sgd":
         nesterov = config.nesterov and config.momentum > 0
         return torch.optim.SGD(

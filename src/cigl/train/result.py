@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from cigl.calibrate import fit_temperature
-from cigl.calibrate.reports.report import report
+from cigl.calibrate.reports.classification import report
 from cigl.common.errors import CiglError, CiglWarning
 from cigl.common.phases import phase
 from cigl.train.evaluate import has_members, predictor_of

@@ -48,7 +48,7 @@ def test_the_noise_floor_is_the_mean_of_a_calibrated_model(n, classes, monkeypat
     shown = report(probabilities=probabilities, labels=labels, resamples=2)
     floors = {name: e.floor for name, e in shown.metrics.items() if e.floor is not None}
     assert {"ece_15", "ece_10", "ece_mass_15", "ece_classwise_15"} <= floors.keys()
-    monkeypatch.setattr(sys.modules["cigl.calibrate.reports.report"], "NULL_DRAWS", 2)  # not needed again
+    monkeypatch.setattr(sys.modules["cigl.calibrate.reports.classification"], "NULL_DRAWS", 2)  # not needed again
     random = np.random.default_rng(1)
     cumulative = probabilities.numpy().cumsum(1)
     seen = []

@@ -10,7 +10,7 @@ from cigl import CiglError
 from cigl.calibrate import Report, Streaming, report
 from cigl.calibrate.measures.metrics import Measure
 from cigl.calibrate.registry import METRICS, MeanOf, Metric, OverBins, OverSamples, family, metric, register
-from cigl.calibrate.reports.compare import compare
+from cigl.calibrate.reports.comparison import compare
 
 
 @pytest.fixture

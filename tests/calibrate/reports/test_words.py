@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cigl.calibrate.registry import METRICS
-from cigl.calibrate.reports.report import report
+from cigl.calibrate.reports.classification import report
 
 
 def two_classes(confidence, right, n=2000):

@@ -97,11 +97,11 @@ def test_rates_are_shares_that_grow_with_time_and_fan_in_and_fall_with_depth(rat
     ],
 )
 def test_the_fan_in_is_per_output_unit(module, units):
-    """As ``Selected.fans`` counts it, over all units."""
+    """As ``Layer.fans`` counts it, over all units."""
     model = nn.Sequential(module)
     sparse = attach(model, sgd(model), rising(), sparsity=0.5)
     (layer,) = sparse.layers
-    fan_in, _ = layer.selected.fans(layer.mask)
+    fan_in, _ = layer.fans()
     assert len(fan_in) == layer.units == units
     rate = sparse.method.mask_rate(layer, layer.target, sparse.table, sparse.table.steps)
     assert rate == pytest.approx(min(0.5, bound(float(fan_in.float().mean()), 1)))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loops import attach, sgd
+from loops import attach, fans, sgd
 from torch import nn
 
 from cigl.sparsify.parameters.geometry import Layout, layout_of
@@ -68,7 +68,7 @@ def test_fans_are_those_of_the_jacobian(name, seed):
     shape = getattr(layer, attribute).shape
     mask = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < 0.3
     layout = layout_of(layer, attribute, len(shape))
-    fan_in, fan_out = layout.fans(mask)
+    fan_in, fan_out = fans(layout, mask)
     uses = jacobian(name, mask.float())
     assert fan_in.tolist() == uses.sum(1).tolist()
     assert {s.name: s for s in select(layer)}[attribute].units == len(fan_in)
@@ -85,7 +85,7 @@ def test_fans_are_those_of_the_jacobian(name, seed):
 @given(st.integers(0, 10_000))
 def test_fans_of_a_bilinear_layer(seed):
     mask = torch.rand(4, 3, 5, generator=torch.Generator().manual_seed(seed)) < 0.2
-    fan_in, fan_out = Layout(bilinear=True).fans(mask)
+    fan_in, fan_out = fans(Layout(bilinear=True), mask)
     assert fan_in.tolist() == [int(mask[o].sum()) for o in range(4)]
     assert fan_out.tolist() == [int(mask[:, i].sum()) for i in range(3)] + [int(mask[:, :, j].sum()) for j in range(5)]
 

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from loops import fans
 from torch import nn
 
 from cigl import CiglError, CiglWarning
@@ -113,13 +114,13 @@ def test_fans_by_hand():
     mask = torch.zeros(6, 2, 3, 3, dtype=torch.bool)
     mask[0, 1] = True  # group 0: output 0 uses input 1 with 9 weights
     mask[5, 0, 0, 0] = True  # group 1: output 5 uses input 2
-    fan_in, fan_out = select(conv)[0].fans(mask)
+    fan_in, fan_out = fans(select(conv)[0].layout, mask)
     assert fan_in.tolist() == [9, 0, 0, 0, 0, 1]
     assert fan_out.tolist() == [0, 9, 1, 0]
     up = nn.ConvTranspose2d(4, 6, 3, groups=2)  # weight (4, 3, 3, 3)
     mask = torch.zeros(4, 3, 3, 3, dtype=torch.bool)
     mask[2, 1, 0, :2] = True  # group 1: input 2, output 3 + 1
-    fan_in, fan_out = select(up)[0].fans(mask)
+    fan_in, fan_out = fans(select(up)[0].layout, mask)
     assert fan_in.tolist() == [0, 0, 0, 0, 2, 0]
     assert fan_out.tolist() == [0, 0, 2, 0]
 

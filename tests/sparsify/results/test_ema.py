@@ -117,7 +117,7 @@ def test_resuming_continues_bit_by_bit(moment, asked_first):
     assert states_equal(final.state_dict(), final_again.state_dict())
 
 
-def test_an_average_that_was_not_saved_starts_anew_and_says_so():
+def test_an_average_that_was_not_saved_starts_again_and_says_so():
     model, optimizer, sparse = fresh("rigl")
     run(model, optimizer, 4)
     state = saved(model, optimizer, sparse)
@@ -125,7 +125,7 @@ def test_an_average_that_was_not_saved_starts_anew_and_says_so():
     run(model, optimizer, 2, first=5)
     model.load_state_dict(state[0])
     optimizer.load_state_dict(state[1])
-    with pytest.warns(cigl.CiglWarning, match=r"no EMA with decay 0\.9: it starts anew"):
+    with pytest.warns(cigl.CiglWarning, match=r"no EMA with decay 0\.9: it starts again"):
         sparse.load_state_dict(state[2])
     assert ema.count == 0
     run(model, optimizer, 1, first=5)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 import os
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cigl.calibrate.reports.report import Estimate, Report
+from cigl.calibrate.reports.classification import Estimate, Report
 from cigl.common.errors import CiglError
 from cigl.common.files import whole_file
 
@@ -36,7 +37,7 @@ def prepare_reliability_diagram(report: Report) -> dict[str, Any]:
     """What a reliability diagram shows: a bar per bin that has samples, and the text of its corner.
 
     >>> from cigl.calibrate import prepare_reliability_diagram
-    >>> from cigl.calibrate.reports.report import report
+    >>> from cigl.calibrate.reports.classification import report
     >>> shown = prepare_reliability_diagram(report(probabilities=[[0.9, 0.1]] * 4, labels=[0, 0, 0, 1], bins=10))
     >>> [(bar["count"], bar["accuracy"], round(bar["confidence"], 2)) for bar in shown["bars"]]
     [(4, 0.75, 0.9)]
@@ -56,7 +57,7 @@ def reliability_diagrams(reports: Mapping[str, Report], path: str | os.PathLike[
 
     >>> from cigl import reliability_diagrams
     >>> import tempfile
-    >>> from cigl.calibrate.reports.report import report
+    >>> from cigl.calibrate.reports.classification import report
     >>> one = report(probabilities=[[0.9, 0.1]] * 4, labels=[0, 0, 0, 1])
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     reliability_diagrams({"dense": one, "sparse": one}, f"{folder}/both.svg")
@@ -79,7 +80,7 @@ def reliability_diagrams(reports: Mapping[str, Report], path: str | os.PathLike[
             inner = outer[place // columns, place % columns].subgridspec(2, 1, height_ratios=(4, 1), hspace=0.06)
             upper = figure.add_subplot(inner[0])
             lower = figure.add_subplot(inner[1], sharex=upper)
-            _draw_bars(upper, lower, shown, first=place % columns == 0)
+            draw_bars(upper, lower, shown, first=place % columns == 0)
             upper.set_title(titles[name], parse_math=False, fontsize=8)
         figure.legend(
             *upper.get_legend_handles_labels(),
@@ -95,7 +96,8 @@ def reliability_diagrams(reports: Mapping[str, Report], path: str | os.PathLike[
     save_figure(draw, path, (_PANEL[0] * columns, _PANEL[1] * rows))
 
 
-def _draw_bars(upper: Any, lower: Any, shown: dict[str, Any], first: bool) -> None:
+def draw_bars(upper: Any, lower: Any, shown: Mapping[str, Any], first: bool = True) -> None:
+    """A reliability diagram on two axes: ``prepare_reliability_diagram`` says what it shows."""
     bars = shown["bars"]
     left = [bar["low"] for bar in bars]
     width = [bar["high"] - bar["low"] for bar in bars]
@@ -212,23 +214,29 @@ def _shown(e: Estimate) -> str:
     return f"{e:.3f} [{e.low:.3f}, {e.high:.3f}]"
 
 
-def save_figure(draw: Any, path: str | os.PathLike[str], size: tuple[float, float]) -> None:
-    """``draw(figure)`` on an empty figure of ``size`` inches, and write it whole; the suffix says the format."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in FORMATS:
-        raise CiglError(f"{Path(path).name} has no suffix that says the format: use {', '.join(FORMATS)}.")
+@contextmanager
+def new_figure(size: tuple[float, float], style: Any = None, **more: Any) -> Iterator[Any]:
+    """An empty figure of ``size`` inches, to be drawn and written inside the context."""
     try:
         import matplotlib
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise CiglError("figures need matplotlib: pip install 'cigl[plot]'.") from None
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=size)
+    with matplotlib.rc_context(_STYLE | (style or {})):
+        figure = Figure(figsize=size, **more)
         FigureCanvasAgg(figure)
+        yield figure
+
+
+def save_figure(draw: Any, path: str | os.PathLike[str], size: tuple[float, float]) -> None:
+    """``draw(figure)`` on an empty figure of ``size`` inches, and write it whole; the suffix says the format."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in FORMATS:
+        raise CiglError(f"{Path(path).name} has no suffix that says the format: use {', '.join(FORMATS)}.")
+    # The same data, the same file.
+    stamp = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[suffix]
+    with new_figure(size) as figure:
         draw(figure)
-        stamp = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[
-            suffix
-        ]  # the same data, the same file
         with whole_file(path) as file:
             figure.savefig(file, bbox_inches="tight", dpi=160, metadata=stamp)

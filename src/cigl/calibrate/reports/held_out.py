@@ -9,7 +9,7 @@ import torch
 
 from cigl.calibrate.corrections.temperature import Temperature, fit_temperature
 from cigl.calibrate.measures.samples import checked_input
-from cigl.calibrate.reports.report import Report, report
+from cigl.calibrate.reports.classification import Report, report
 from cigl.common.errors import CiglError
 from cigl.common.notebook import preformatted
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from cigl.calibrate.measures import intervals
 from cigl.calibrate.measures.bins import Array
 from cigl.calibrate.measures.samples import as_tensor
-from cigl.calibrate.reports.evaluate import evaluating, forward, labels_of
-from cigl.calibrate.reports.report import RESAMPLES, Estimate
+from cigl.calibrate.reports.classification import RESAMPLES, Estimate
+from cigl.calibrate.reports.evaluation import evaluating, forward, labels_of
 from cigl.common.errors import CiglError
 from cigl.common.notebook import preformatted
 from cigl.common.text import percent
@@ -39,9 +39,7 @@ def weight_decay(precision: float, keep_probability: float, samples: int) -> flo
     >>> weight_decay(precision=10.0, keep_probability=0.9, samples=900)
     0.0001
     """
-    return _positive("keep_probability", keep_probability) / (
-        _positive("precision", precision) * _positive("samples", samples)
-    )
+    return _share(keep_probability, samples, precision=precision)
 
 
 def precision(weight_decay: float, keep_probability: float, samples: int) -> float:
@@ -51,9 +49,13 @@ def precision(weight_decay: float, keep_probability: float, samples: int) -> flo
     >>> round(precision(weight_decay=1e-4, keep_probability=0.9, samples=900), 9)
     10.0
     """
-    return _positive("keep_probability", keep_probability) / (
-        _positive("weight_decay", weight_decay) * _positive("samples", samples)
-    )
+    return _share(keep_probability, samples, weight_decay=weight_decay)
+
+
+def _share(keep_probability: float, samples: int, **other: float) -> float:
+    """p / (other N): weight decay from precision, and back."""
+    ((name, value),) = other.items()
+    return _positive("keep_probability", keep_probability) / (_positive(name, value) * _positive("samples", samples))
 
 
 def _positive(name: str, value: float) -> float:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cigl.calibrate.corrections.corrupt import KINDS, SEVERITIES, check_severity, corrupt
-from cigl.calibrate.reports.evaluate import Members, evaluate, labels_of, with_members
-from cigl.calibrate.reports.report import RESAMPLES, Report
+from cigl.calibrate.corrections.corruptions import KINDS, SEVERITIES, check_severity, corrupt
+from cigl.calibrate.reports.classification import RESAMPLES, Report
+from cigl.calibrate.reports.evaluation import Members, evaluate, labels_of, with_members
 from cigl.common.errors import CiglError, unknown
 from cigl.common.notebook import preformatted
 

@@ -24,7 +24,7 @@ from cigl.common.errors import CiglError
 from cigl.common.files import whole_file
 
 if TYPE_CHECKING:
-    from cigl.calibrate.reports.report import Report
+    from cigl.calibrate.reports.classification import Report
 
 FORMAT = "cigl calibration report"
 VERSION = 1

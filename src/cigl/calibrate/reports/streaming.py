@@ -55,8 +55,9 @@ class Streaming:
         self._done = np.zeros(sum(self._sizes.values()))  # numpy's: torch's could be stuck in its inference mode
         # A block is small enough for a cache; smaller batches are collected, so that each costs little by itself.
         self._block = max(1, min(_ROWS, _ELEMENTS // self.classes))
-        self._kept: tuple[Tensor, Tensor, bool] | None = None
+        self._kept: list[tuple[Tensor, Tensor]] = []
         self._filled = 0
+        self._kind: tuple[torch.dtype, torch.device, bool] | None = None  # the last is whether they are logits
 
     @property
     def _sums(self) -> Tensor:
@@ -92,27 +93,20 @@ class Streaming:
                 self._keep(block, own, is_logits)
 
     def _keep(self, block: Tensor, labels: Tensor, is_logits: bool) -> None:
-        if self._kept is not None:
-            scores, _, kind = self._kept
-            alike = (scores.dtype, scores.device, kind) == (block.dtype, block.device, is_logits)
-            if not alike or self._filled + len(block) > self._block:
-                self._flush()
-            if not alike:
-                self._kept = None
-        if self._kept is None:
-            self._kept = (block.new_empty(self._block, self.classes), labels.new_empty(self._block), is_logits)
-        end = self._filled + len(block)
-        self._kept[0][self._filled : end] = block
-        self._kept[1][self._filled : end] = labels
-        self._filled = end
+        kind = (block.dtype, block.device, is_logits)
+        if kind != self._kind or self._filled + len(block) > self._block:
+            self._flush()
+        self._kind = kind
+        self._kept.append((block.clone(), labels.clone()))  # the caller may change theirs
+        self._filled += len(block)
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def _flush(self) -> None:
-        if self._kept is not None and self._filled:
-            scores, labels, is_logits = self._kept
-            filled, self._filled = self._filled, 0
-            self._add(scores[:filled], labels[:filled], is_logits)
+        if self._kept:
+            scores, labels = (torch.cat(part) for part in zip(*self._kept, strict=True))
+            self._kept, self._filled = [], 0
+            self._add(scores, labels, self._kind is not None and self._kind[2])
 
     def _add(self, block: Tensor, labels: Tensor, is_logits: bool) -> None:
         added = torch.zeros(self._done.size, dtype=torch.float64)

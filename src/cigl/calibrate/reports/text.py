@@ -10,7 +10,7 @@ from cigl.calibrate.registry import metric
 from cigl.common.text import count, percent
 
 if TYPE_CHECKING:
-    from cigl.calibrate.reports.report import Report
+    from cigl.calibrate.reports.classification import Report
 
 FEW = 30  # samples, below which no bootstrap can be believed
 GUIDE = "docs/calibration.md"
@@ -19,7 +19,7 @@ GUIDE = "docs/calibration.md"
 def verdict(report: Report) -> str:
     """How often the model is right, whether it is over- or under-confident, and how much of that is noise.
 
-    >>> from cigl.calibrate.reports.report import report
+    >>> from cigl.calibrate.reports.classification import report
     >>> print(wrapped(verdict(report(probabilities=[[0.9, 0.1]] * 1000, labels=[0] * 700 + [1] * 300))))
     Right in 70.0 % of cases, 20.0 points over-confident. Calibration error (ECE)
     20.0 %; a perfectly calibrated model would show 0.8 % here.

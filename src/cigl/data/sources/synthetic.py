@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cigl.common.errors import CiglError
+from cigl.common.extras import from_extra
 from cigl.common.files import whole_file
 from cigl.data.sources.memory import MemorySplit, Vectors
 from cigl.data.splits.split import Source
@@ -64,10 +64,8 @@ def mnist1d(seed: int, folder: Path) -> Source:
 
 
 def _make(seed: int) -> dict[str, npt.NDArray[Any]]:
-    try:
+    with from_extra("data", "the signals of mnist1d"):
         from mnist1d.data import get_dataset_args, make_dataset  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise CiglError("the dataset mnist1d needs the package mnist1d: pip install 'cigl[data]'.") from error
     settings = get_dataset_args()
     settings.num_samples, settings.train_split = TRAIN + TEST, TRAIN / (TRAIN + TEST)
     settings.seed = (42 + seed) % 2**32

@@ -44,9 +44,9 @@ function readable(chart) {
       if (on) return on;
       const box = plot.getBoundingClientRect(), scale = plot.viewBox.baseVal.width / box.width;
       const x = (event.clientX - box.left) * scale, y = (event.clientY - box.top) * scale;
-      const far = point => Math.hypot(point.dataset.x - x, point.dataset.y - y);
+      const far = point => Math.hypot(point.dataset.x - x, "column" in point.dataset ? 0 : point.dataset.y - y);
       const best = points.reduce((a, b) => far(b) < far(a) ? b : a, points[0]);
-      return best && far(best) < 28 ? best : null;
+      return best && far(best) < 18 ? best : null;
     };
     plot.addEventListener("pointermove", event => { if (!pinned && event.pointerType === "mouse") show(plot, nearest(event)); });
     plot.addEventListener("pointerleave", event => { if (!pinned && event.pointerType === "mouse") show(plot, null); });

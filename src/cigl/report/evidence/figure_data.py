@@ -1,5 +1,4 @@
-"""What figures show, as plain data: ``figures`` prepares it, ``drawing`` and ``charts`` draw it, ``findings`` and
-``captions`` put it into words."""
+"""What figures show, as plain data, which ``figures`` prepares and draws; ``findings`` puts it into words."""
 
 from __future__ import annotations
 
@@ -44,11 +43,6 @@ class Panel:
     decimals: int = 4
     spread: str = INTERVAL  # what the ends are
 
-    @property
-    def from_zero(self) -> bool:
-        """Whether 0 is the value of a perfect network."""
-        return self.better == "lower"
-
 
 @dataclass(frozen=True)
 class LinesData:
@@ -84,36 +78,6 @@ class PolygonsData:
     @property
     def is_empty(self) -> bool:
         return not self.panels
-
-
-@dataclass(frozen=True)
-class WithSd:
-    """Means over seeds, in percent, with their standard deviations and the values of the seeds."""
-
-    mean: Numbers
-    sd: Numbers
-    seeds: tuple[Mapping[int, float], ...]
-
-
-@dataclass(frozen=True)
-class MaskLine:
-    """A method's accuracy with all of its weights and under random masks, and the drop from one to the other."""
-
-    method: str
-    label: str
-    sparsity: Numbers
-    whole: WithSd
-    masked: WithSd
-    drop: WithSd
-
-
-@dataclass(frozen=True)
-class MasksData:
-    lines: tuple[MaskLine, ...]
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.lines
 
 
 @dataclass(frozen=True)

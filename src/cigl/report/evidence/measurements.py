@@ -16,7 +16,7 @@ import numpy as np
 
 from cigl.calibrate.measures.bins import Array
 from cigl.calibrate.reports import store
-from cigl.calibrate.reports.report import RESAMPLES
+from cigl.calibrate.reports.classification import RESAMPLES
 from cigl.common.errors import CiglError
 from cigl.report.evidence.metrics import ACCURACY, ECE, measured
 from cigl.study.grid import Cell, Study

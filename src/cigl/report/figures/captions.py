@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cigl.report.evidence.figure_data import Line, LinesData, MasksData, PolygonsData, ReliabilityData
-from cigl.report.evidence.measurements import Evidence
-from cigl.report.tables.text import percents, span
+from cigl.common.text import percents, span
+from cigl.report.evidence.figure_data import Line, LinesData, ReliabilityData
 
-_INTERVALS = "Bands and bars are 95 % intervals over seeds and test points."
-
-
-def of_lines(evidence: Evidence, setting: str, data: LinesData) -> str:
-    return " ".join(filter(None, [lowest(data), _INTERVALS]))
-
-
-def of_points(evidence: Evidence, setting: str, data: LinesData) -> str:
-    return " ".join(filter(None, [lowest(data), "Points are means over seeds, with their 95 % intervals."]))
-
-
-def of_scaled(evidence: Evidence, setting: str, data: LinesData) -> str:
-    return f"Temperature scaling changes no prediction, so the accuracy is as without it. {_INTERVALS}"
+INTERVALS = "Bands and bars are 95 % intervals over seeds and test points."
+POINTS = "Points are means over seeds, with their 95 % intervals."
+SCALED = f"Temperature scaling changes no prediction, so the accuracy is as without it. {INTERVALS}"
+TURNS = f"A turn counts where its 95 % interval is clear of both neighbours'. {INTERVALS}"
+POLYGONS = (
+    "“Significantly” means that the 95 % interval of the paired difference excludes 0. On the page: a panel per "
+    "calibrator, with 95 % intervals; in the files: polygons from 0 in the middle, the smaller the better."
+)
+MASKS = "Bars are the standard deviation over seeds."
 
 
-def lowest(data: LinesData) -> str:
+def lowest(data: LinesData, *, note: str = INTERVALS) -> str:
     """Which method has the lowest ECE at each sparsity, and how far its accuracy is from the highest there."""
     best: dict[float, tuple[float, str, str]] = {}
     lines, accuracies = data.panels[0].lines, data.panels[1]
@@ -41,32 +36,17 @@ def lowest(data: LinesData) -> str:
         below = [max(values.values()) - values[method] for values in there if method in values]
         far = f"accuracy {span(below, '{:.1f}')} points below the highest" if any(below) else "highest accuracy too"
         said.append(f"{label} at {percents(places)} ({far})")
-    return f"Lowest ECE: {'; '.join(said)}." if said else ""
+    return f"Lowest ECE: {'; '.join(said)}. {note}" if said else note
 
 
 def _at(lines: Sequence[Line], sparsity: float) -> list[tuple[str, float]]:
     return [(line.method, line.mean[line.sparsity.index(sparsity)]) for line in lines if sparsity in line.sparsity]
 
 
-def of_turns(evidence: Evidence, setting: str, data: LinesData) -> str:
-    return f"A turn counts where its 95 % interval is clear of both neighbours'. {_INTERVALS}"
-
-
-def of_polygons(evidence: Evidence, setting: str, data: PolygonsData) -> str:
-    return (
-        "“Significantly” means that the 95 % interval of the paired difference excludes 0. On the page: a panel per "
-        "calibrator, with 95 % intervals; in the files: polygons from 0 in the middle, the smaller the better."
-    )
-
-
-def of_reliability(evidence: Evidence, setting: str, data: ReliabilityData) -> str:
+def of_reliability(data: ReliabilityData) -> str:
     parts = [
         f"{panel.title}: ECE {panel.ece:.3f}, confidence {'above' if panel.gap > 0 else 'below'} accuracy by "
         f"{abs(100 * panel.gap):.1f} points."
         for panel in data.panels
     ]
     return " ".join([*parts, "Hatched: the gap between confidence and accuracy in each bin."])
-
-
-def of_masks(evidence: Evidence, setting: str, data: MasksData) -> str:
-    return "Bars are the standard deviation over seeds."

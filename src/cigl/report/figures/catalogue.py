@@ -1,15 +1,15 @@
 """The figures: which studies have them, and what they show.
 
-``drawing`` draws it for documents and ``charts`` for the page; ``findings`` and ``captions`` put it into words.
+``drawing`` draws it, ``interactive`` puts it on the page; ``findings`` and ``captions`` put it into words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from cigl.common.text import percent
 from cigl.report.evidence.comparisons import Spread, masked_accuracies
@@ -17,13 +17,10 @@ from cigl.report.evidence.figure_data import (
     Diagram,
     Line,
     LinesData,
-    MaskLine,
-    MasksData,
     Panel,
     Polygon,
     PolygonsData,
     ReliabilityData,
-    WithSd,
 )
 from cigl.report.evidence.measurements import Evidence
 from cigl.report.evidence.metrics import ACCURACY, ECE, GAP, NLL, heading, lookup
@@ -36,7 +33,8 @@ from cigl.report.evidence.recognise import (
     sparsities,
 )
 from cigl.report.evidence.statistics import mean
-from cigl.report.figures import bins_chart, captions, charts, drawing
+from cigl.report.figures import captions, drawing
+from cigl.report.figures.drawing import Chart
 from cigl.report.tables import findings
 from cigl.study.grid import Study
 
@@ -118,24 +116,34 @@ def prepare_polygons(evidence: Evidence, setting: str) -> PolygonsData:
     return PolygonsData(tuple(panels))
 
 
-def prepare_masks(evidence: Evidence, setting: str) -> MasksData:
-    """Per method the accuracy of W and of Z*W, and the drop, by sparsity; in percent."""
-    lines = []
+def prepare_masks(evidence: Evidence, setting: str) -> LinesData:
+    """The accuracy of W and of Z*W by sparsity, in percent, and the drop from one to the other."""
+    accuracy, drops = [], []
     for method in evidence.methods(setting):
         found = {s: masked_accuracies(evidence, setting, method, s) for s in evidence.sparsities(setting, [method])}
         points = {sparsity: parts for sparsity, parts in found.items() if parts is not None}
         if points:
-            whole, masked, drop = (_with_sd([parts[number] for parts in points.values()]) for number in range(3))
-            lines.append(MaskLine(method, evidence.study.label(method), tuple(points), whole, masked, drop))
-    return MasksData(tuple(lines))
+            label = evidence.study.label(method)
+            names = {method: f"{label}, W", f"{method} Z*W": f"{label}, Z*W", f"{method} drop": label}
+            one, other, drop = (
+                _spread(name, title, {s: parts[number] for s, parts in points.items()})
+                for number, (name, title) in enumerate(names.items())
+            )
+            accuracy += [one, other]
+            drops.append(replace(drop, method=method))
+    shown = [("Accuracy (%)", accuracy, "higher"), ("Drop from W to Z*W (points)", drops, "lower")]
+    spread = "± 1 standard deviation over seeds"
+    panels = tuple(Panel(title, tuple(lines), {}, better, 2, spread) for title, lines, better in shown)
+    return LinesData(panels, tuple(sorted({s for one in accuracy for s in one.sparsity})), ())
 
 
-def _with_sd(spreads: Collection[Spread]) -> WithSd:
-    return WithSd(
-        tuple(100 * spread.value for spread in spreads),
-        tuple(100 * (spread.seed_sd or 0.0) for spread in spreads),
-        tuple({seed: 100 * value for seed, value in spread.seeds.items()} for spread in spreads),
+def _spread(name: str, label: str, spreads: Mapping[float, Spread]) -> Line:
+    """In percent, with one standard deviation over seeds to either side."""
+    low, mean, high = (
+        tuple(100 * (one.value + side * (one.seed_sd or 0.0)) for one in spreads.values()) for side in (-1, 0, 1)
     )
+    seeds = tuple({seed: 100 * value for seed, value in one.seeds.items()} for one in spreads.values())
+    return Line(name, label, tuple(spreads), mean, low, high, seeds)
 
 
 def prepare_reliability(evidence: Evidence, setting: str) -> ReliabilityData:
@@ -156,57 +164,50 @@ def prepare_reliability(evidence: Evidence, setting: str) -> ReliabilityData:
     return ReliabilityData(tuple(panels))
 
 
-class _Data(Protocol):
-    @property
-    def is_empty(self) -> bool: ...
-
-
-Data = TypeVar("Data", bound=_Data)
-
-
 @dataclass(frozen=True)
 class Figure:
-    """What it shows as plain data, what there is to see, and how it is drawn: for documents, and for the page."""
+    """What it shows as plain data, what there is to see, and how it is drawn: on the page, and in files."""
 
-    name: str
+    kind: str  # of FIGURES
     title: str
     setting: str
     finding: tuple[str, ...]  # what there is to see, a sentence each
     note: str  # how it is to be read
     data: Any
+    chart: Chart
     plot: Callable[[Path], None]
-    chart: Callable[[charts.At], str]
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.setting}"
 
     @property
     def caption(self) -> str:
         return " ".join(filter(None, [*self.finding, self.note]))
 
 
-def _no_finding(evidence: Evidence, setting: str, data: Any) -> list[str]:
-    return []
-
-
 @dataclass(frozen=True)
-class Kind(Generic[Data]):
+class Kind:
     """One kind of figure: which studies have it, what it shows, how it is drawn, and what is to be seen."""
 
     title: str
     suits: Callable[[Study], bool]
-    prepare: Callable[[Evidence, str], Data]
-    plot: Callable[[Data, Path], None]
-    chart: Callable[[Data, charts.At], str]
-    note: Callable[[Evidence, str, Data], str]
-    finding: Callable[[Evidence, str, Data], list[str]] = _no_finding
+    prepare: Callable[[Evidence, str], Any]
+    chart: Callable[[Any], Chart]
+    note: str | Callable[[Any], str]
+    finding: Callable[[Evidence, str, Any], list[str]] = lambda evidence, setting, data: []
+    plot: Callable[[Any, Path], None] | None = None  # where documents have another form of it than the page
 
-    def make(self, name: str, evidence: Evidence, setting: str) -> Figure | None:
+    def make(self, kind: str, evidence: Evidence, setting: str) -> Figure | None:
         """None where finished runs have nothing to show yet."""
         data = self.prepare(evidence, setting)
         if data.is_empty:
             return None
         title = f"{self.title}, {evidence.title(setting)}"
-        finding, note = tuple(self.finding(evidence, setting, data)), self.note(evidence, setting, data)
-        plot, chart = partial(self.plot, data), partial(self.chart, data)
-        return Figure(f"{name}-{setting}", title, setting, finding, note, data, plot, chart)
+        finding, chart = tuple(self.finding(evidence, setting, data)), self.chart(data)
+        plot = partial(self.plot, data) if self.plot else chart.plot
+        note = self.note if isinstance(self.note, str) else self.note(data)
+        return Figure(kind, title, setting, finding, note, data, chart, plot)
 
 
 def _has_calibrators(study: Study) -> bool:
@@ -226,42 +227,41 @@ def _compares(study: Study, *, few: bool, scaled: bool = False) -> bool:
 
 
 # In the order of the page: the first that a study has stands at its top.
-FIGURES: dict[str, Kind[Any]] = {
+FIGURES: dict[str, Kind] = {
     "masks": Kind(
-        "Accuracy of W and of Z*W", lambda study: study.masks > 0, prepare_masks, drawing.plot_masks, charts.masks,
-        captions.of_masks, findings.of_masks,
+        "Accuracy of W and of Z*W", lambda study: study.masks > 0, prepare_masks, drawing.lines, captions.MASKS,
+        findings.of_masks,
     ),
     "polygons": Kind(
-        "ECE of CigL and of calibrators", _has_calibrators, prepare_polygons, drawing.plot_polygons, charts.polygons,
-        captions.of_polygons, findings.of_calibrators,
+        "ECE of CigL and of calibrators", _has_calibrators, prepare_polygons, drawing.polygons, captions.POLYGONS,
+        findings.of_calibrators, drawing.plot_polygons,
     ),
     "ablation": Kind(
         "ECE and accuracy of CigL without its parts", _takes_cigl_apart, partial(prepare_points, parts=_PARTS),
-        drawing.plot_points, charts.rows, captions.of_points, findings.of_parts,
+        drawing.rows, partial(captions.lowest, note=captions.POINTS), findings.of_parts,
     ),
     "double-descent": Kind(
-        "ECE and accuracy from dense to nearly empty", from_dense_to_empty, prepare_lines, drawing.plot_lines,
-        charts.lines, captions.of_turns, findings.of_turns,
+        "ECE and accuracy from dense to nearly empty", from_dense_to_empty, prepare_lines, drawing.lines,
+        captions.TURNS, findings.of_turns,
     ),
     "reliability": Kind(
-        "Reliability diagrams", from_dense_to_empty, prepare_reliability, drawing.plot_reliability,
-        bins_chart.reliability, captions.of_reliability,
+        "Reliability diagrams", from_dense_to_empty, prepare_reliability, drawing.reliability, captions.of_reliability,
     ),
     "sparsity": Kind(
-        "ECE and accuracy by sparsity", partial(_compares, few=False), prepare_lines, drawing.plot_lines,
-        charts.lines, captions.of_lines, findings.of_lines,
+        "ECE and accuracy by sparsity", partial(_compares, few=False), prepare_lines, drawing.lines, captions.lowest,
+        findings.of_lines,
     ),
     "sparsity-temperature": Kind(
         "ECE and NLL by sparsity, after temperature scaling", partial(_compares, few=False, scaled=True),
-        partial(prepare_lines, scaled=True), drawing.plot_lines, charts.lines, captions.of_scaled, findings.of_scaled,
+        partial(prepare_lines, scaled=True), drawing.lines, captions.SCALED, findings.of_scaled,
     ),
     "points": Kind(
-        "ECE and accuracy, method by method", partial(_compares, few=True), prepare_points, drawing.plot_points,
-        charts.rows, captions.of_points, findings.of_lines,
+        "ECE and accuracy, method by method", partial(_compares, few=True), prepare_points, drawing.rows,
+        partial(captions.lowest, note=captions.POINTS), findings.of_lines,
     ),
     "points-temperature": Kind(
         "ECE and NLL after temperature scaling", partial(_compares, few=True, scaled=True),
-        partial(prepare_points, scaled=True), drawing.plot_points, charts.rows, captions.of_scaled, findings.of_scaled,
+        partial(prepare_points, scaled=True), drawing.rows, captions.SCALED, findings.of_scaled,
     ),
 }  # fmt: skip
 # Lines need three sparsities: while a study has finished fewer, its points are drawn.

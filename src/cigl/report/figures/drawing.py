@@ -1,20 +1,133 @@
-"""Draws what ``figures`` prepares, for documents; ``charts`` draws it for the page."""
+"""The charts of a report, drawn by matplotlib, once for both: side by side for documents, and one by one for the page,
+which gives them its colours and lets the points tell their numbers (``interactive``)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from cigl.calibrate import Report, reliability_diagrams
-from cigl.calibrate.reports.diagram import save_figure
+from cigl.calibrate import Report
+from cigl.calibrate.reports.diagram import draw_bars, prepare_reliability_diagram, save_figure
 from cigl.common.text import percent
-from cigl.report.evidence.figure_data import Line, LinesData, MasksData, Panel, PolygonsData, ReliabilityData, place
+from cigl.report.evidence.figure_data import Line, LinesData, Panel, PolygonsData, ReliabilityData, place
 from cigl.report.figures.styles import COLORS, DASHES, MARKERS, Look, looks
 
-_WIDE = 6.8  # inches: the width of a text column
+WIDTH = 3.4  # inches of a panel: two fill a column of text
+_HEIGHT, _ROW = 2.5, 0.24  # of a panel, and of a method's row
 _SMALL = 7  # points
+_LONGEST = 20  # letters of a row's name
+_FLOOR: dict[str, Any] = {"color": "0.45", "linewidth": 1.0, "linestyle": (0, (1, 2.5))}
+
+
+class Tip(NamedTuple):
+    """The numbers of one point in words, and where it is on its axes; ``runs`` are of a method at a sparsity."""
+
+    axis: Any
+    x: float
+    y: float
+    text: str
+    runs: tuple[str, float] | None = None
+    column: bool = False  # found anywhere above or below the point
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One panel: ``draw`` fills an empty figure, or a part of one, and returns what its points tell."""
+
+    title: str
+    aside: str
+    draw: Callable[[Any], list[Tip]]
+    height: float = _HEIGHT
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Panels and the legend that they share: samples of lines with their names, and whether there is a noise floor."""
+
+    panels: Sequence[Drawing]
+    key: Sequence[tuple[Look, str]] = ()
+    floor: bool = False
+
+    def handles(self) -> list[Any]:
+        """The lines of the legend, each with its name; matplotlib leaves what begins with _ out of legends."""
+        named = [_sample(name, **_marks(look), linestyle=_stroke(look)) for look, name in self.key]
+        return [*named, _sample("noise floor", **_FLOOR)] if self.floor else named
+
+    def plot(self, path: Path) -> None:
+        """Side by side, for a document."""
+
+        def draw(figure: Any) -> None:
+            figure.set_layout_engine("constrained")
+            parts = figure.subfigures(1, len(self.panels), squeeze=False)[0]
+            for part, panel in zip(parts, self.panels, strict=True):
+                panel.draw(part)
+                title = ", ".join(filter(None, [panel.title, panel.aside]))
+                part.suptitle(title, x=0.02, ha="left", fontsize=8)
+            if handles := self.handles():
+                longest = max(len(handle.get_label()) for handle in handles)
+                columns = max(1, min(4, len(handles), 100 // (longest + 6)))
+                where = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "ncols": columns}
+                figure.legend(handles=handles, **where, frameon=False, fontsize=_SMALL, handlelength=3)
+
+        save_figure(draw, path, (WIDTH * len(self.panels), max(panel.height for panel in self.panels)))
+
+
+def lines(data: LinesData) -> Chart:
+    """Means by sparsity with 95 % intervals: bands for CigL and the reference, bars for the others."""
+    styles = looks(line.method for line in data.panels[0].lines)
+    panels = [Drawing(panel.title, _better(panel), partial(_draw_lines, panel, data, styles)) for panel in data.panels]
+    return Chart(panels, _key(data, styles), any(panel.floor for panel in data.panels))
+
+
+def rows(data: LinesData) -> Chart:
+    """One or two sparsities are no line: a row per method with its point and interval, named beside it."""
+    drawn = []
+    for panel in data.panels:
+        number = sum(len(set(data.sparsity) & set(line.sparsity)) for line in panel.lines)
+        height = _ROW * (number + (len(data.sparsity) if len(data.sparsity) > 1 else 0)) + 0.7
+        drawn.append(Drawing(panel.title, _better(panel), partial(_draw_rows, panel, data.sparsity), height))
+    return Chart(drawn, floor=any(panel.floor for panel in data.panels))
+
+
+def polygons(data: PolygonsData) -> Chart:
+    """On the page as lines, which are read more easily than the paper's polygons: a panel per calibrator."""
+    both = looks(["cigl", "rigl"])
+    drawn = []
+    for polygon in data.panels:
+        panel = Panel("ECE", (polygon.other, polygon.cigl), {})
+        styles = {polygon.cigl.method: both["cigl"], polygon.other.method: both["rigl"]}
+        own = LinesData((panel,), polygon.sparsity, tuple(styles))
+        drawn.append(Drawing(f"ECE, {polygon.title}", _better(panel), partial(_draw_lines, panel, own, styles)))
+    return Chart(drawn, [(both["cigl"], data.panels[0].cigl.label), (both["rigl"], "RigL with the calibrator")])
+
+
+def reliability(data: ReliabilityData) -> Chart:
+    return diagrams({panel.title: Report.from_json(panel.report) for panel in data.panels})
+
+
+def diagrams(reports: Mapping[str, Report]) -> Chart:
+    """A reliability diagram per named report."""
+    return Chart([Drawing(title, "", partial(_draw_diagram, report), 3.9) for title, report in reports.items()])
+
+
+def _sample(name: str, **style: Any) -> Any:
+    """A line with a marker in its middle."""
+    from matplotlib.lines import Line2D
+
+    label = f" {name}" if name.startswith("_") else name
+    return Line2D([0.03, 0.5, 0.97], [0.5, 0.5, 0.5], markevery=[1], label=label, **style)
+
+
+def _better(panel: Panel) -> str:
+    return f"{panel.better} is better"
+
+
+def _key(data: LinesData, styles: Mapping[str, Look]) -> list[tuple[Look, str]]:
+    return [(styles[line.method], line.label) for line in data.panels[0].lines]
 
 
 def _marks(look: Look, size: float = 3.8) -> dict[str, Any]:
@@ -28,58 +141,38 @@ def _stroke(look: Look) -> Any:
     return (0, DASHES[look.dash]) if DASHES[look.dash] else "-"
 
 
-def _label(label: str) -> str:
-    """Matplotlib leaves what begins with _ out of legends."""
-    return f" {label}" if label.startswith("_") else label
+def _draw_lines(panel: Panel, data: LinesData, styles: Mapping[str, Look], figure: Any) -> list[Tip]:
+    axis = figure.subplots()
+    shown = [place(s) for s in data.sparsity] or [0.0]
+    width = (max(shown) - min(shown)) or 1.0
+    axis.set_xlim(min(shown) - 0.05 * width, max(shown) + 0.05 * width)
+    tips = []
+    for number, line in enumerate(panel.lines):
+        aside = 0.0 if line.method in data.bold else 0.008 * width * (number - len(panel.lines) / 2)
+        tips += _draw_line(axis, line, panel, data, styles[line.method], aside)
+    if floor := {s: value for s, value in panel.floor.items() if s in data.sparsity}:
+        axis.plot([place(s) for s in floor], list(floor.values()), **_FLOOR)
+    _sparsity_axis(axis, data.sparsity)
+    _value_axis(panel, axis.set_ylim)
+    axis.grid(axis="y", color="0.9", linewidth=0.5)
+    return tips
 
 
-def plot_lines(data: LinesData, path: Path) -> None:
-    """Means with 95 % intervals: bands for CigL and the reference, bars for the others."""
-
-    def draw(figure: Any) -> None:
-        axes = figure.subplots(1, len(data.panels))
-        for panel, axis in zip(data.panels, axes, strict=True):
-            styles = looks(line.method for line in panel.lines)
-            for number, line in enumerate(panel.lines):
-                _draw_line(axis, line, styles[line.method], number - len(panel.lines) / 2, data)
-            if panel.floor:
-                shown = {s: floor for s, floor in panel.floor.items() if s in data.sparsity}
-                axis.plot(
-                    [place(s) for s in shown],
-                    list(shown.values()),
-                    label="noise floor",
-                    color="0.5",
-                    linewidth=0.8,
-                    linestyle=(0, (1, 3)),
-                )
-                axis.set_ylim(bottom=0)
-            axis.set_ylabel(panel.title)
-            _sparsity_axis(axis, data.sparsity)
-        _legend(figure, axes[0])
-
-    save_figure(draw, path, (_WIDE, 2.7))
-
-
-def _draw_line(axis: Any, line: Line, style: Look, aside: float, data: LinesData) -> None:
-    """A method that has no sparsity of the others (the dense network) is a level."""
-    color, stroke, band = COLORS[style.color], _stroke(style), line.method in data.bold
-    if not set(line.sparsity) & set(data.sparsity):
-        axis.axhline(line.mean[0], color=color, linestyle=stroke, linewidth=0.9, label=_label(line.label))
-        return
-    x = [place(s) + (0.0 if band else 0.012 * aside) for s in line.sparsity]  # so that intervals don't overlap
-    width, above = (1.5, 4) if band else (0.9, 3)
-    axis.plot(x, line.mean, **_marks(style), linestyle=stroke, linewidth=width, label=_label(line.label), zorder=above)
-    if band and len(x) > 1:
+def _draw_line(axis: Any, line: Line, panel: Panel, data: LinesData, look: Look, aside: float) -> list[Tip]:
+    """A method that has no sparsity of the others (the dense network) is a level across the panel."""
+    color, bold = COLORS[look.color], line.method in data.bold
+    x = [place(s) + aside for s in line.sparsity]
+    stroke: dict[str, Any] = {"linestyle": _stroke(look), "linewidth": 1.5 if bold else 0.9, "zorder": 4 if bold else 3}
+    if level := not set(line.sparsity) & set(data.sparsity):
+        low, high = axis.get_xlim()
+        x = [low + 0.02 * (high - low)]
+        axis.axhline(line.mean[0], color=color, **stroke)
+    if bold and len(x) > 1:
         axis.fill_between(x, line.low, line.high, color=color, alpha=0.16, linewidth=0)
-    else:
-        ends = _ends(line, range(len(x)))
-        axis.errorbar(x, line.mean, ends, fmt="none", ecolor=color, elinewidth=0.6, alpha=0.7)
-
-
-def _ends(line: Line, kept: Sequence[int]) -> list[list[float]]:
-    """How far the interval reaches below and above the mean."""
-    below = [max(line.mean[i] - line.low[i], 0.0) for i in kept]
-    return [below, [max(line.high[i] - line.mean[i], 0.0) for i in kept]]
+    else:  # intervals stand side by side, so that they don't overlap
+        axis.vlines(x, line.low[: len(x)], line.high[: len(x)], color=color, linewidth=0.8, alpha=0.75)
+    axis.plot(x, line.mean[: len(x)], **_marks(look), **stroke | ({"linestyle": "none"} if level else {}))
+    return [Tip(axis, at, line.mean[i], tip(line, i, panel), (line.method, line.sparsity[i])) for i, at in enumerate(x)]
 
 
 def _sparsity_axis(axis: Any, sparsities: Sequence[float]) -> None:
@@ -88,62 +181,86 @@ def _sparsity_axis(axis: Any, sparsities: Sequence[float]) -> None:
     apart = 0.075 * max(ends[0] - ends[1], 0.1)
     labels: dict[float, str] = {}
     for sparsity in reversed(sparsities):
-        free = all(place(other) - place(sparsity) > apart for other in labels)
-        if free:
+        if all(place(other) - place(sparsity) > apart for other in labels):
             labels[sparsity] = f"{100 * sparsity:.6g}"
     axis.set_xticks([place(s) for s in labels], list(labels.values()))
     axis.set_xticks([place(s) for s in sparsities], minor=True)
     axis.set_xlabel("sparsity (%)")
-    axis.grid(axis="y", color="0.9", linewidth=0.5)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _legend(figure: Any, axis: Any, columns: int = 4) -> None:
-    """Below the panels, with as many columns as fit."""
-    handles, labels = axis.get_legend_handles_labels()
-    longest = max(map(len, labels), default=0)
-    columns = max(1, min(columns, len(labels), int(100 / (longest + 6))))
-    figure.tight_layout()
-    where = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "ncols": columns}
-    figure.legend(handles, labels, **where, frameon=False, fontsize=_SMALL, handlelength=3)
+def _value_axis(panel: Panel, set_limits: Callable[..., Any]) -> None:
+    """From 0 where that is the best there is, and not far away."""
+    low = min(end for line in panel.lines for end in line.low)
+    high = max(end for line in panel.lines for end in line.high)
+    if panel.better == "lower" and 0 <= low < high / 2:
+        set_limits(0)
 
 
-def plot_points(data: LinesData, path: Path) -> None:
-    """Means with 95 % intervals, side by side at each sparsity."""
+def _draw_rows(panel: Panel, sparsities: Sequence[float], figure: Any) -> list[Tip]:
+    axis, styles = figure.subplots(), looks(line.method for line in panel.lines)
+    names: list[str] = []
+    heads, tips = [], []
+    for sparsity in sparsities:
+        found = [(line, line.sparsity.index(sparsity)) for line in panel.lines if sparsity in line.sparsity]
+        if len(sparsities) > 1 and found:
+            heads.append(len(names))
+            names.append(f"{percent(sparsity)} sparse")
+        if sparsity in panel.floor:
+            axis.vlines(panel.floor[sparsity], len(names) - 0.5, len(names) + len(found) - 0.5, **_FLOOR)
+        for line, i in found:
+            y, look = len(names), styles[line.method]
+            names.append(line.label if len(line.label) <= _LONGEST else line.label[: _LONGEST - 1] + "…")
+            axis.hlines(y, line.low[i], line.high[i], color=COLORS[look.color], linewidth=0.9)
+            axis.plot([line.mean[i]], [y], **_marks(look, 4.6), linestyle="none")
+            tips.append(Tip(axis, line.mean[i], y, tip(line, i, panel), (line.method, sparsity)))
+    axis.set_yticks(range(len(names)), names)
+    for head in heads:
+        axis.get_yticklabels()[head].set_fontweight("bold")
+    axis.set_ylim(len(names) - 0.5, -0.5)
+    axis.tick_params(axis="y", length=0)
+    _value_axis(panel, axis.set_xlim)
+    axis.grid(axis="x", color="0.9", linewidth=0.5)
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right", "left"]].set_visible(False)
+    return tips
 
-    def draw(figure: Any) -> None:
-        axes = figure.subplots(1, len(data.panels))
-        for panel, axis in zip(data.panels, axes, strict=True):
-            _draw_points(axis, panel, data.sparsity)
-            axis.set_xticks(range(len(data.sparsity)), [f"{100 * s:.6g}" for s in data.sparsity])
-            axis.set(xlabel="sparsity (%)", ylabel=f"{panel.title}, {panel.better} is better")
-            axis.set_xlim(-0.5, len(data.sparsity) - 0.5)
-            if panel.floor:
-                axis.set_ylim(bottom=0)
-            axis.spines[["top", "right"]].set_visible(False)
-            axis.grid(axis="y", color="0.9", linewidth=0.5)
-            axis.set_axisbelow(True)
-        _legend(figure, axes[0])
 
-    save_figure(draw, path, (_WIDE, 2.7))
+def tip(line: Line, i: int, panel: Panel) -> str:
+    shown = f"{{:.{panel.decimals}f}}"
+    seeds = ", ".join(f"{seed}: {shown.format(value)}" for seed, value in line.seeds[i].items())
+    told = [
+        f"{panel.title}: {shown.format(line.mean[i])} ({panel.spread}: {shown.format(line.low[i])} to "
+        f"{shown.format(line.high[i])})"
+    ]
+    if line.sparsity[i] in panel.floor:
+        told.append(f"noise floor: {shown.format(panel.floor[line.sparsity[i]])}")
+    numbers = "\n".join([*told, f"by seed: {seeds}"]).replace("-", "−")
+    return f"{line.label}, {percent(line.sparsity[i])} sparse\n{numbers}"
 
 
-def _draw_points(axis: Any, panel: Panel, sparsities: Sequence[float]) -> None:
-    """At each sparsity, the methods that were run there share its width."""
-    styles = looks(line.method for line in panel.lines)
-    at = {s: [line.method for line in panel.lines if s in line.sparsity] for s in sparsities}
-    for line in panel.lines:
-        kept = [i for i, s in enumerate(line.sparsity) if s in sparsities]
-        x = []
-        for s in (line.sparsity[i] for i in kept):
-            x.append(sparsities.index(s) + 0.84 * ((at[s].index(line.method) + 0.5) / len(at[s]) - 0.5))
-        y, ends, style = [line.mean[i] for i in kept], _ends(line, kept), styles[line.method]
-        axis.errorbar(x, y, ends, **_marks(style), linestyle="none", elinewidth=0.8, label=_label(line.label))
+def _draw_diagram(report: Report, figure: Any) -> list[Tip]:
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    shown = prepare_reliability_diagram(report)
+    draw_bars(upper, lower, shown)
+    return [
+        Tip(upper, (bar["low"] + bar["high"]) / 2, bar["accuracy"], _bin_tip(bar), column=True) for bar in shown["bars"]
+    ]
+
+
+def _bin_tip(bar: Mapping[str, Any]) -> str:
+    gap = bar["confidence"] - bar["accuracy"]
+    return (
+        f"confidence {100 * bar['low']:.0f} to {100 * bar['high']:.0f} %: {bar['count']:,} samples\n"
+        f"mean confidence {percent(bar['confidence'], 1)}\n"
+        f"accuracy {percent(bar['accuracy'], 1)} (95 % interval: {100 * bar['accuracy_low']:.1f} to "
+        f"{100 * bar['accuracy_high']:.1f} %)\n{abs(100 * gap):.1f} points {'over' if gap > 0 else 'under'}-confident"
+    )
 
 
 def plot_polygons(data: PolygonsData, path: Path) -> None:
-    """The smaller polygon has the lower ECE; the axes go from 0 in the middle."""
+    """As the paper draws them: the smaller polygon has the lower ECE; the axes go from 0 in the middle."""
 
     def draw(figure: Any) -> None:
         from matplotlib.ticker import MaxNLocator
@@ -155,16 +272,12 @@ def plot_polygons(data: PolygonsData, path: Path) -> None:
             angles = [2 * math.pi * i / corners for i in range(corners)]
             axis.set_theta_zero_location("N")
             axis.set_theta_direction(-1)
+            handles = []
             for line, method in ((panel.other, "rigl"), (panel.cigl, "cigl")):
-                style, values = looks([method])[method], line.mean
-                axis.plot(
-                    [*angles, angles[0]],
-                    [*values, values[0]],
-                    **_marks(style, 3.2),
-                    linewidth=1.2,
-                    label=_label(line.label),
-                )
-                axis.fill(angles, values, color=COLORS[style.color], alpha=0.12)
+                look, values = looks([method])[method], line.mean
+                axis.plot([*angles, angles[0]], [*values, values[0]], **_marks(look, 3.2), linewidth=1.2)
+                axis.fill(angles, values, color=COLORS[look.color], alpha=0.12)
+                handles.append(_sample(line.label, **_marks(look)))
             axis.set_xticks(angles, [percent(s) for s in panel.sparsity], fontsize=_SMALL)
             axis.set_ylim(0, top)
             axis.yaxis.set_major_locator(MaxNLocator(4, prune="lower"))
@@ -173,38 +286,8 @@ def plot_polygons(data: PolygonsData, path: Path) -> None:
             axis.tick_params(axis="y", labelsize=6, colors="0.35")
             axis.grid(color="0.88", linewidth=0.5)
             axis.spines["polar"].set_color("0.8")
-            axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), frameon=False, fontsize=_SMALL)
+            where = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
+            axis.legend(handles=handles, **where, frameon=False, fontsize=_SMALL)
         figure.subplots_adjust(wspace=0.5)
 
     save_figure(draw, path, (2.35 * len(data.panels), 2.6))
-
-
-def plot_masks(data: MasksData, path: Path) -> None:
-    """Left the accuracy of W and of Z*W, right the drop; bars are the standard deviation over seeds."""
-
-    def draw(figure: Any) -> None:
-        left, right = figure.subplots(1, 2)
-        styles = looks(name for line in data.lines for name in (line.method, f"{line.method} Z*W"))
-        for line in data.lines:
-            x = [place(s) for s in line.sparsity]
-            whole, masked = styles[line.method], styles[f"{line.method} Z*W"]
-            parts = (
-                (left, "W", line.whole, whole),
-                (left, "Z*W", line.masked, masked),
-                (right, "drop", line.drop, whole),
-            )
-            for axis, name, values, style in parts:
-                look = {**_marks(style), "linestyle": _stroke(style), "linewidth": 1.1, "elinewidth": 0.7}
-                axis.errorbar(x, values.mean, values.sd, label=f"{_label(line.label)}: {name}", **look)
-        sparsities = sorted({s for line in data.lines for s in line.sparsity})
-        for axis, title in ((left, "Accuracy (%)"), (right, "Drop from W to Z*W (points)")):
-            axis.set_ylabel(title)
-            _sparsity_axis(axis, sparsities)
-        right.axhline(0, color="0.5", linewidth=0.6)
-        _legend(figure, left)
-
-    save_figure(draw, path, (_WIDE, 2.6))
-
-
-def plot_reliability(data: ReliabilityData, path: Path) -> None:
-    reliability_diagrams({panel.title: Report.from_json(panel.report) for panel in data.panels}, path)

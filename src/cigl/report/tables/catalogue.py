@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cigl.common.errors import CiglError
-from cigl.common.text import percent
+from cigl.common.text import percent, signed
 from cigl.report.evidence.comparisons import change, masked_accuracies, relative
 from cigl.report.evidence.measurements import Evidence, Run
 from cigl.report.evidence.metrics import (
@@ -28,11 +28,10 @@ from cigl.report.evidence.metrics import (
 )
 from cigl.report.evidence.recognise import kinds
 from cigl.report.evidence.statistics import NOTABLE, mean
+from cigl.report.tables.by_sparsity import matrix
 from cigl.report.tables.entries import change_entry, difference_entry, mean_entry, metric_number, number
 from cigl.report.tables.findings import compare, sign
 from cigl.report.tables.formats import EMPTY, Entry, Table
-from cigl.report.tables.matrix import matrix
-from cigl.report.tables.text import signed
 from cigl.sparsify.methods import catalogue as methods
 from cigl.study.grid import Study
 from cigl.train.config import Config

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from cigl.common.text import signed
 from cigl.report.evidence.comparisons import Spread
 from cigl.report.evidence.metrics import lookup
 from cigl.report.evidence.paper import Printed
 from cigl.report.evidence.statistics import OverSeeds
 from cigl.report.tables.formats import EMPTY, Entry
-from cigl.report.tables.text import signed
 
 
 def number(value: float | None, decimals: int, scale: float = 1) -> Entry:
@@ -19,19 +21,23 @@ def metric_number(value: float | None, metric: str) -> Entry:
     return number(value, shown.decimals, shown.scale)
 
 
-def mean_entry(found: OverSeeds | Spread, metric: str, runs: tuple[str, str, float], *, bold: bool = False) -> Entry:
+def _entry(value: float, sd: float | None, metric: str, *, sign: bool = False, digits: int | None = None) -> Entry:
+    """In the metric's unit, with its standard deviation where that is known."""
     shown = lookup(metric)
-    value, spread = shown.scale * found.value, None if found.seed_sd is None else shown.scale * found.seed_sd
-    text = f"{value:.{shown.decimals}f}" + ("" if spread is None else f" ± {spread:.{shown.decimals}f}")
-    return Entry(text, value, spread, bold, runs)
+    value, spread = shown.scale * value, None if sd is None else shown.scale * sd
+    text = signed(value, shown.decimals) if sign else f"{value:.{shown.decimals}f}"
+    more = "" if spread is None else f" ± {spread:.{shown.decimals if digits is None else digits}f}"
+    return Entry(text + more, value, spread)
+
+
+def mean_entry(found: OverSeeds | Spread, metric: str, runs: tuple[str, str, float]) -> Entry:
+    return replace(_entry(found.value, found.seed_sd, metric), runs=runs)
 
 
 def change_entry(found: OverSeeds, metric: str, runs: tuple[str, str, float]) -> Entry:
     """Bold where it is better by more than chance."""
-    shown = lookup(metric)
-    value, spread = shown.scale * found.value, None if found.seed_sd is None else shown.scale * found.seed_sd
-    text = signed(value, shown.decimals) + ("" if spread is None else f" ± {spread:.{shown.decimals}f}")
-    return Entry(text, value, spread, found.value < 0 and found.excludes_zero, runs)
+    bold = found.value < 0 and found.excludes_zero
+    return replace(_entry(found.value, found.seed_sd, metric, sign=True), bold=bold, runs=runs)
 
 
 def difference_entry(found: OverSeeds | None, metric: str) -> Entry:
@@ -48,7 +54,4 @@ def difference_entry(found: OverSeeds | None, metric: str) -> Entry:
 def paper_entry(printed: Printed | None, metric: str) -> Entry:
     if printed is None:
         return EMPTY
-    shown = lookup(metric)
-    value, spread = shown.scale * printed.mean, None if printed.std is None else shown.scale * printed.std
-    text = signed(value, shown.decimals) if printed.metric == "ece_change" else f"{value:.{shown.decimals}f}"
-    return Entry(text + ("" if spread is None else f" ± {spread:.3f}"), value, spread)
+    return _entry(printed.mean, printed.std, metric, sign=printed.metric == "ece_change", digits=3)

@@ -1,22 +1,21 @@
 """What a study found, in sentences made from its numbers: the page opens with them.
 
-A lower ECE alone is no gain: every verdict weighs it with the accuracy, and both numbers stand beside it.
+A lower ECE alone is no gain: every verdict weighs it with the accuracy and names the other scores that got worse, and
+all of these numbers stand beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from cigl.common.text import count, percent
+from cigl.common.text import count, percent, percents, signed, span
 from cigl.report.evidence.comparisons import change, relative
-from cigl.report.evidence.figure_data import LinesData, MasksData, Panel, Polygon, PolygonsData
+from cigl.report.evidence.figure_data import LinesData, Panel, Polygon, PolygonsData
 from cigl.report.evidence.measurements import Evidence
-from cigl.report.evidence.metrics import ACCURACY, ECE
+from cigl.report.evidence.metrics import ACCURACY, ECE, lookup, tabulated
 from cigl.report.evidence.recognise import of_kind
 from cigl.report.evidence.statistics import OverSeeds, difference
-from cigl.report.tables.extrema import turning_points
-from cigl.report.tables.text import percents, signed, span
 
 # By the sign of the significant changes of ECE and accuracy; 0 where a change is not significant.
 _VERDICTS = {
@@ -40,6 +39,13 @@ class Comparison:
     ece: OverSeeds
     accuracy: OverSeeds
     share: float
+    scores: Mapping[str, OverSeeds] = field(default_factory=dict)  # the others: NLL and Brier score
+
+    @property
+    def worse(self) -> tuple[str, ...]:
+        """The titles of those scores that are significantly worse."""
+        wrong = {"lower": 1, "higher": -1}
+        return tuple(lookup(name).title for name, one in self.scores.items() if sign(one) == wrong[lookup(name).better])
 
     def verdict(self, reference: str = "") -> str:
         """In words; a lower ECE with a lower accuracy is never simply better."""
@@ -58,7 +64,9 @@ def compare(evidence: Evidence, setting: str, method: str, scaled: bool = False)
         ece, accuracy = (change(evidence, setting, method, sparsity, name, scaled) for name in (ECE, ACCURACY))
         share = relative(evidence, setting, method, sparsity, ECE, scaled)
         if ece is not None and accuracy is not None and share is not None:
-            found.append(Comparison(sparsity, ece, accuracy, share))
+            others = {name: change(evidence, setting, method, sparsity, name, scaled) for name in tabulated()[2:]}
+            scores = {name: one for name, one in others.items() if one is not None}
+            found.append(Comparison(sparsity, ece, accuracy, share, scores))
     return found
 
 
@@ -82,18 +90,23 @@ def _compared(evidence: Evidence, setting: str, methods: Sequence[str]) -> list[
 def against_reference(evidence: Evidence, setting: str, method: str) -> str:
     """The verdict at each sparsity; sparsities of one verdict are named together."""
     label, reference = evidence.study.label(method), evidence.study.label(evidence.study.reference)
-    groups: dict[str, list[Comparison]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], list[Comparison]] = {}
     for one in compare(evidence, setting, method):
-        groups.setdefault(one.verdict(reference), []).append(one)
+        groups.setdefault((one.verdict(reference), one.worse), []).append(one)
     clauses: list[str] = []
-    for verdict, found in groups.items():
+    for (verdict, worse), found in groups.items():
         ece = span([100 * one.share for one in found], "{:+.0f}")
         accuracy = span([100 * one.accuracy.value for one in found], "{:+.1f}")
         seeds = _seeds([one.ece for one in found])
+        numbers = [f"ECE {ece} %", f"accuracy {accuracy} points"]
+        for name in found[0].scores:
+            values = [one.scores[name].value for one in found if name in one.scores]
+            numbers.append(f"{lookup(name).title} {span(values, '{:+.3f}')}")
         who = "it" if clauses else label
+        but = f", but its {' and '.join(worse)} {'is' if len(worse) == 1 else 'are'} worse" if worse else ""
         clauses.append(
-            f"at {percents([one.sparsity for one in found])} sparsity {who} is {verdict} (ECE {ece} %, accuracy "
-            f"{accuracy} points; {seeds})"
+            f"at {percents([one.sparsity for one in found])} sparsity {who} is {verdict}{but} ({', '.join(numbers)}; "
+            f"{seeds})"
         )
     text = "; ".join(clauses)
     return f"{text[0].upper()}{text[1:]}." if text else ""
@@ -164,10 +177,29 @@ def of_turns(evidence: Evidence, setting: str, data: LinesData) -> list[str]:
     return parts or _levels(data)
 
 
-def of_masks(evidence: Evidence, setting: str, data: MasksData) -> list[str]:
+def turning_points(mean: Sequence[float], low: Sequence[float], high: Sequence[float]) -> list[int]:
+    """The first and last place, and between them the peaks and troughs that stand clear of each other.
+
+    >>> turning_points([1, 5, 4.9, 2, 6], [0.9, 4.9, 4.8, 1.9, 5.9], [1.1, 5.1, 5.0, 2.1, 6.1])
+    [0, 1, 3, 4]
+    """
+    found = [0]
+    extreme = 0
+    for i in range(1, len(mean)):
+        rising = mean[extreme] > mean[found[-1]]
+        if (mean[i] > mean[extreme]) == rising or extreme == found[-1]:
+            extreme = i if abs(mean[i] - mean[found[-1]]) > abs(mean[extreme] - mean[found[-1]]) else extreme
+        elif high[i] < low[extreme] or low[i] > high[extreme]:  # clear of the extreme: that was a turn
+            if high[found[-1]] < low[extreme] or low[found[-1]] > high[extreme]:
+                found.append(extreme)
+            extreme = i
+    return found if found[-1] == len(mean) - 1 else [*found, len(mean) - 1]
+
+
+def of_masks(evidence: Evidence, setting: str, data: LinesData) -> list[str]:
     parts = []
-    for line in data.lines:
-        drops = [f"{signed(-drop, 2)} at {percent(s)}" for s, drop in zip(line.sparsity, line.drop.mean, strict=True)]
+    for line in data.panels[1].lines:
+        drops = [f"{signed(-drop, 2)} at {percent(s)}" for s, drop in zip(line.sparsity, line.mean, strict=True)]
         parts.append(f"{line.label}: under random masks accuracy changes by {', '.join(drops)} (points).")
     return parts
 

@@ -59,7 +59,7 @@ class _Fold:
         self._folded: dict[Weight, tuple[op.Norm, Weight]] = {}
 
     def __call__(self, earlier: op.Operation, later: op.Operation, shared: bool) -> op.Operation | None:
-        if shared or not isinstance(later, op.Norm) or later.activation or not isinstance(earlier, op.Layer):
+        if shared or not isinstance(later, op.Norm) or later.activation or not isinstance(earlier, op.Weighted):
             return None
         repeats = math.prod(earlier.stride) if isinstance(earlier, op.ConvTranspose) else 1
         if later.scale.numel() * repeats != earlier.weight.shape[0]:

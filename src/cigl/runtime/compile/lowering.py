@@ -119,7 +119,7 @@ class Lowering:
         parsed = parse(node, module)
         if module is not None and parsed is not None:
             layer = parsed[0].operation if isinstance(parsed[0], op.OnLine) else parsed[0]
-            size = 4 * math.prod(layer.weight.shape) if isinstance(layer, op.Layer) else 0
+            size = 4 * math.prod(layer.weight.shape) if isinstance(layer, op.Weighted) else 0
             if size > self._room:
                 return None
             self._room -= size
@@ -168,6 +168,6 @@ def _in_torch(node: fx.Node, module: nn.Module | None, changes: bool) -> tuple[o
     arguments, keywords = map_aggregate(node.args, hole), map_aggregate(node.kwargs, hole)
     asks_shape = node.target in ASKS_SHAPE or (node.target is getattr and node.args[1:] in (("shape",), ("ndim",)))
     unknown = module is not None and not type(module).__module__.startswith("torch.nn")
-    call = op.Method(str(node.target)) if node.op == "call_method" else node.target if module is None else module
+    call = op.TensorMethod(str(node.target)) if node.op == "call_method" else node.target if module is None else module
     reshapes = node.target in RESHAPES or type(module) is nn.Flatten
     return op.InTorch(call, arguments, keywords, changes or unknown, reshapes, asks_shape), list(reads)

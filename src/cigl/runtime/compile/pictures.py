@@ -95,7 +95,7 @@ class _Pictures:
 
 def _turned(operation: op.Operation) -> tuple[int, ...] | None:
     """The order of dimensions that a call of permute asks for."""
-    if not isinstance(operation, op.InTorch) or operation.call not in (torch.permute, op.Method("permute")):
+    if not isinstance(operation, op.InTorch) or operation.call not in (torch.permute, op.TensorMethod("permute")):
         return None
     dims = [each for each in (*operation.arguments, *operation.keywords.values()) if not isinstance(each, op.Hole)]
     dims = list(dims[0]) if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims

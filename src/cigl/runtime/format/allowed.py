@@ -68,6 +68,8 @@ def _any(*checks: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: any(check(value) for check in checks)
 
 
+_INTERPOLATIONS = ("nearest", "linear", "bilinear", "bicubic", "trilinear", "nearest-exact")
+_PADDINGS = ("reflect", "replicate", "circular")
 _FLAG, _COUNT, _DIM, _NONE = _among(True, False), _whole(0), _whole(-16, 16), _among(None)
 _SIZE = _any(_whole(1, 2**15), _NONE)
 _FACTOR = _any(lambda value: _number(value) and 0 < value <= 1024, _NONE)
@@ -84,11 +86,11 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "padding_idx": _any(_whole(0), _NONE), "output_padding": _whole_or_several(0),
     "size": _any(_SIZE, _whole_or_several(1)), "align_corners": _among(None, True, False),
     "scale_factor": _any(_FACTOR, lambda each: isinstance(each, tuple) and len(each) < 4 and all(map(_FACTOR, each))),
-    "mode": _among("nearest", "linear", "bilinear", "bicubic", "trilinear", "nearest-exact"),
+    "mode": _among(*_INTERPOLATIONS),
     **dict.fromkeys(("beta", "threshold"), _number), "upscale_factor": _whole(1, 2**10),
     "unflattened_size": lambda value: isinstance(value, tuple) and 1 <= len(value) <= 8 and all(map(_whole(-1), value)),
     "padding": _any(_whole_or_several(0), _among("same", "valid")),
-    "padding_mode": _among("zeros", "reflect", "replicate", "circular"),
+    "padding_mode": _among("zeros", *_PADDINGS),
     "approximate": _among("none", "tanh"),
     "momentum": _any(_number, _NONE), "dim": _any(_DIM, _NONE), "divisor_override": _any(_whole(1), _NONE),
     **dict.fromkeys(("p", "dropout"), lambda value: _number(value) and 0 <= value <= 1),
@@ -140,26 +142,7 @@ def shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
 # Functions and methods
 
 STRINGS = frozenset(
-    (
-        "shape",
-        "ndim",
-        "constant",
-        "nearest",
-        "linear",
-        "bilinear",
-        "bicubic",
-        "trilinear",
-        "nearest-exact",
-        "reflect",
-        "replicate",
-        "circular",
-        "none",
-        "tanh",
-        "floor",
-        "trunc",
-        "same",
-        "valid",
-    )
+    ("shape", "ndim", "constant", *_INTERPOLATIONS, *_PADDINGS, "none", "tanh", "floor", "trunc", "same", "valid")
 )
 
 

@@ -23,6 +23,13 @@ from cigl.common.files import whole_file
 FORMAT = "cigl"
 VERSION = "1"
 LONGEST_HEADER = 2**25
+_STATE = "is a file of torch.save: load it into its model, and write that with cigl.save(model, path)."
+_OTHERS = {
+    ".onnx": "is for other engines, such as ONNX Runtime: take the run that it was exported from, or a .cigl file, "
+    "which `cigl export RUN model.cigl` writes.",
+    ".pt": _STATE,
+    ".pth": _STATE,
+}
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8,
@@ -68,6 +75,8 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
     """The tensors and the description, as they were written, or a CiglError."""
     if not Path(path).is_file():
         raise CiglError(f"{path} is not a file: give the path of a model that cigl.save wrote.")
+    if other := _OTHERS.get(Path(path).suffix.lower()):
+        raise CiglError(f"{path} {other}")
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size

@@ -7,11 +7,13 @@ modules get memory for the file's own tensors only.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from torch import Tensor, nn
+from torch.fx.node import map_aggregate
 
 from cigl.runtime.compile.capture import Named
 from cigl.runtime.format.allowed import FLOATS, FUNCTIONS, METHODS, is_plain, make_module, shapes
@@ -22,7 +24,7 @@ from cigl.runtime.network.inputs import Signature
 
 _DEEPEST = 8  # lists in lists
 _MOST_INPUTS = 64
-_MOST = 20_000  # nodes, and modules that only hold others; the largest models have a tenth of it
+_MOST = 20_000  # nodes, modules that only hold others, parts of a signature; the largest models have a tenth of it
 _LONGEST = 40  # names in the path of a module
 
 
@@ -103,30 +105,25 @@ def _signature(data: Any, nodes: list[Node]) -> Signature:
         raise Damaged("the signature of its graph is malformed")
     if not data:
         return signature
-    order, defaults, fixed, dtypes, conditions = map(data.get, ("order", "defaults", "fixed", "dtypes", "conditions"))
-    if (
-        not _strings(order)
-        or not isinstance(defaults, dict)
-        or not all(_is_scalar(value) for value in defaults.values())
-        or not isinstance(fixed, list)
-        or not all(isinstance(each, list) and len(each) == 2 and _is_path(each[0]) for each in fixed)
-        or not all(_is_scalar(value) for _, value in fixed)
-        or not isinstance(dtypes, list)
-        or not all(name is None or (isinstance(name, str) and name in DTYPES) for name in dtypes)
-        or not isinstance(conditions, list)
-        or not all(is_condition(each) for each in conditions)
-    ):
-        raise Damaged("the signature of its graph is malformed")
-    assert order is not None
-    signature.order, signature.defaults, signature.conditions = order, defaults, conditions
-    signature.sized = data.get("sized") is True
-    signature.fixed = {tuple(path): value for path, value in fixed}
-    signature.dtypes = [None if name is None else DTYPES[name] for name in dtypes]
-    return signature
-
-
-def _strings(value: Any) -> bool:
-    return isinstance(value, list) and len(value) <= 1000 and all(isinstance(each, str) for each in value)
+    checks: dict[str, tuple[type, Callable[[Any], bool]]] = {
+        "order": (list, lambda name: isinstance(name, str)),
+        "defaults": (dict, lambda name: _is_scalar(data["defaults"][name])),
+        "fixed": (list, lambda f: isinstance(f, list) and len(f) == 2 and _is_path(f[0]) and _is_scalar(f[1])),
+        "dtypes": (list, lambda name: name is None or (isinstance(name, str) and name in DTYPES)),
+        "conditions": (list, is_condition),
+    }
+    for field, (kind, fits) in checks.items():
+        if not isinstance(data.get(field), kind) or len(data[field]) > _MOST or not all(map(fits, data[field])):
+            raise Damaged("the signature of its graph is malformed")
+    return replace(
+        signature,
+        order=data["order"],
+        defaults=data["defaults"],
+        fixed={tuple(path): value for path, value in data["fixed"]},
+        dtypes=[None if name is None else DTYPES[name] for name in data["dtypes"]],
+        conditions=data["conditions"],
+        sized=data.get("sized") is True,
+    )
 
 
 def _is_scalar(value: Any) -> bool:
@@ -245,22 +242,11 @@ def _decode(value: Any, number: int, depth: int = 0) -> Any:
     raise Damaged(f"node {number} of its graph refers to a node that does not come before it")
 
 
-def _parts(value: Any) -> Iterator[Ref]:
-    if isinstance(value, Ref):
-        yield value
-    elif isinstance(value, slice):
-        yield from _parts([value.start, value.stop, value.step])
-    elif isinstance(value, (tuple, list)):
-        for each in value:
-            yield from _parts(each)
-    elif isinstance(value, dict):
-        yield from _parts(list(value.values()))
-
-
 def _mark_last_uses(nodes: list[Node]) -> None:
     seen: set[int] = set()
     for node in reversed(nodes):
-        for ref in _parts([node.args, node.kwargs]):
-            if ref.node not in seen:
-                seen.add(ref.node)
-                node.last.append(ref.node)
+        leaves: list[Any] = []
+        map_aggregate([node.args, node.kwargs], leaves.append)
+        refs = {leaf.node for leaf in leaves if isinstance(leaf, Ref)}
+        node.last.extend(refs - seen)
+        seen |= refs

@@ -6,9 +6,9 @@ The other form is made when a layer is to run in it. What a packed form looks li
 from __future__ import annotations
 
 import math
-import weakref
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -28,12 +28,7 @@ class PackedForm(Protocol):
     def bytes(self) -> int: ...
 
 
-Form = TypeVar("Form")
 Packed = TypeVar("Packed", bound=PackedForm)
-
-
-def _alive(form: weakref.ref[Form] | None) -> Form | None:
-    return None if form is None else form()
 
 
 class Weight:
@@ -43,15 +38,14 @@ class Weight:
         self.shape = tuple(weight.shape)
         self.is_float32 = all(each is None or each.dtype == torch.float32 for each in (weight, bias))
         self.bias = None if bias is None else bias.detach()
-        self._dense: Tensor | None = weight.detach().contiguous()
-        self._packed: PackedForm | None = None
-        # the form that is not kept lives as long as a schedule uses it
-        self._dense_for_now: weakref.ref[Tensor] | None = None
-        self._packed_for_now: weakref.ref[PackedForm] | None = None
+        self._held: Tensor | PackedForm = weight.detach().contiguous()
+        self._in_use: WeakValueDictionary[type, Any] = WeakValueDictionary()  # other forms, while a schedule has them
 
-    def __getstate__(self) -> dict[str, object]:
-        """What is held for good."""
-        return {**vars(self), "_dense_for_now": None, "_packed_for_now": None}
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_in_use"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _in_use=WeakValueDictionary())
 
     @cached_property
     def nonzeros(self) -> int:
@@ -62,12 +56,13 @@ class Weight:
         return self.nonzeros / max(1, math.prod(self.shape))
 
     @property
+    def forms(self) -> list[Tensor | PackedForm]:
+        """What is held now, in one form or in both, and the bias."""
+        return [self._held, *self._in_use.values(), *([] if self.bias is None else [self.bias])]
+
+    @property
     def bytes(self) -> int:
-        """What is held now, in one form or in both."""
-        dense = self._dense if self._dense is not None else _alive(self._dense_for_now)
-        packed = self._packed if self._packed is not None else _alive(self._packed_for_now)
-        held = (0 if dense is None else dense.nbytes) + (0 if packed is None else packed.bytes)
-        return held + (0 if self.bias is None else self.bias.nbytes)
+        return sum(form.nbytes if isinstance(form, Tensor) else form.bytes for form in self.forms)
 
     def folded(self, scale: Tensor, shift: Tensor) -> Weight:
         """With a batch norm behind it: scale * (W x + b) + shift."""
@@ -77,24 +72,22 @@ class Weight:
 
     def shrink(self, form: type[Packed]) -> None:
         """Keep the packed form alone, where it is the smaller one."""
-        if self._dense is not None and self._dense.numel() and self.density <= _HALF:
-            self._packed, self._dense = form(self._dense, self.bias), None
+        if isinstance(self._held, Tensor) and self._held.numel() and self.density <= _HALF:
+            self._held = form(self._held, self.bias)
 
     def dense(self) -> Tensor:
-        if self._dense is not None:
-            return self._dense
-        found = _alive(self._dense_for_now)
+        if isinstance(self._held, Tensor):
+            return self._held
+        found: Tensor | None = self._in_use.get(Tensor)
         if found is None:
-            assert self._packed is not None
-            found = self._packed.unpack().view(self.shape)
-            self._dense_for_now = weakref.ref(found)
+            found = self._in_use[Tensor] = self._held.unpack().view(self.shape)
         return found
 
     def packed(self, form: type[Packed]) -> Packed:
         """The weight in this form: the one that is held, or a new one."""
-        for held in (self._packed, _alive(self._packed_for_now)):
-            if isinstance(held, form):
-                return held
-        made = form(self.dense(), self.bias)
-        self._packed_for_now = weakref.ref(made)
-        return made
+        if isinstance(self._held, form):
+            return self._held
+        found: Packed | None = self._in_use.get(form)
+        if found is None:
+            found = self._in_use[form] = form(self.dense(), self.bias)
+        return found

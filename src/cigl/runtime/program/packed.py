@@ -75,5 +75,5 @@ class Packed:
 def pack(network: Network) -> None:
     """Hold the weights as their non-zeros alone, where there are kernels for the layer and that is the smaller form."""
     for unit in network.units:
-        if isinstance(unit.operation, op.Layer):
+        if isinstance(unit.operation, op.Weighted):
             unit.operation.weight.shrink(Packed)

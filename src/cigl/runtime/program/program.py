@@ -79,11 +79,7 @@ class Program:
 
     def times(self, *inputs: Tensor) -> tuple[dict[Value, float], list[float]]:
         """Seconds to compute each value in a run (a convolution with a norm: its second), and to write each output."""
-        return self.timed(*inputs)[1:]
-
-    def timed(self, *inputs: Tensor) -> tuple[list[Tensor], dict[Value, float], list[float]]:
-        """The outputs of a run, and its times."""
-        results, seconds = self._run(inputs, timed=True)
+        _, seconds = self._run(inputs, timed=True)
         values: dict[Value, float] = {}
         outputs = [0.0] * len(self._outputs)
         for made, took in zip(self._finished().made, seconds, strict=True):
@@ -91,7 +87,7 @@ class Program:
                 outputs[made] += took
             else:
                 values[made] = values.get(made, 0.0) + took
-        return results, values, outputs
+        return values, outputs
 
     @property
     def bytes(self) -> int:

@@ -105,7 +105,7 @@ class PartitionedModel:
             self._lowered.layers[unit.module]
             for subgraph in self.subgraphs
             for unit in subgraph.units
-            if unit.module is not None and isinstance(unit.operation, op.Layer)
+            if unit.module is not None and isinstance(unit.operation, op.Weighted)
         ]
         weights: list[nn.Parameter] = [layer.weight for layer in layers]  # type: ignore[misc]
         return frozenset(weight for weight in weights if self._values[id(weight)] not in torch_reads)
@@ -122,7 +122,7 @@ class PartitionedModel:
             # of a shared batch norm, torch moves the statistics in the order of the calls
             if not is_plain(module) or (self._uses[module] > 1 and isinstance(module, _NORMS)):
                 return False
-            if isinstance(unit.operation, op.Layer) and not self._allowed(module.weight):  # type: ignore[arg-type]
+            if isinstance(unit.operation, op.Weighted) and not self._allowed(module.weight):  # type: ignore[arg-type]
                 return False
         return is_known(unit.operation) and fits(unit.operation, inputs, output)
 
@@ -130,7 +130,7 @@ class PartitionedModel:
         shapes = self._lowered.shapes
         dense = sparse = 0.0
         for unit in units.values():
-            if isinstance(unit.operation, op.Layer) and unit.module is not None:
+            if isinstance(unit.operation, op.Weighted) and unit.module is not None:
                 size = unit.operation.weight.shape
                 work = op.multiply_adds(math.prod(size), size[0], shapes[unit.outputs[0]] or (0,))
                 weight: Any = self._lowered.layers[unit.module].weight

@@ -42,7 +42,7 @@ def nodes_of(operation: op.Operation, inputs: Sequence[Value], module: Any, patt
 
 def is_known(operation: op.Operation) -> bool:
     """Whether there are nodes for it. (Batch norm in eval mode and grouped layers, known to inference, have none.)"""
-    plain = not isinstance(operation, op.Layer) or operation.plain
+    plain = not isinstance(operation, op.Weighted) or operation.plain
     return plain and nodes_of.dispatch(type(operation)) is not nodes_of.dispatch(object)
 
 

@@ -13,7 +13,7 @@ from cigl.common.errors import CiglError, unknown
 
 Shape = Sequence[int]
 
-LAWS: dict[str, Callable[[Shape], float]] = {
+DISTRIBUTIONS: dict[str, Callable[[Shape], float]] = {
     "uniform": lambda shape: 1.0,
     "er": lambda shape: sum(shape[:2]) / math.prod(shape[:2]),
     "erk": lambda shape: sum(shape) / math.prod(shape),
@@ -23,7 +23,7 @@ LAWS: dict[str, Callable[[Shape], float]] = {
 def allocate(
     shapes: Mapping[str, Shape],
     sparsity: float,
-    law: str = "erk",
+    distribution: str = "erk",
     fixed: Mapping[str, float] | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
@@ -37,8 +37,8 @@ def allocate(
     >>> allocate({"a": (10, 10), "b": (40, 10)}, 0.8, "erk")
     {'a': 29, 'b': 71}
     """
-    if law not in LAWS:
-        raise unknown("distribution", law, LAWS)
+    if distribution not in DISTRIBUTIONS:
+        raise unknown("distribution", distribution, DISTRIBUTIONS)
     fixed = fixed or {}
     sizes = sizes or {name: math.prod(shape) for name, shape in shapes.items()}
     total = round((1 - sparsity) * sum(sizes.values()))
@@ -51,7 +51,7 @@ def allocate(
             f"{sparsity} asks for {total} in all, and the other layers can hold 0 to {sum(free.values())}: "
             "change the densities or the sparsity."
         )
-    scores = {name: LAWS[law](shapes[name]) for name in free}
+    scores = {name: DISTRIBUTIONS[distribution](shapes[name]) for name in free}
     counts |= _share(free, scores, total - sum(counts.values()))
     return {name: counts[name] for name in shapes}
 

@@ -1,9 +1,10 @@
-"""The fields of a method that a user may set: listed, read from text, and checked."""
+"""The fields of a method that a user may set: listed, and checked."""
 
 from __future__ import annotations
 
 import math
 import types
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -28,33 +29,14 @@ class Option:
     default: Any
     choices: tuple[str, ...] = ()
 
-    def read(self, text: str) -> Any:
-        """The value that ``text`` stands for, as a command line gives it.
-
-        >>> Option("random_mask", float, 0.1).read("1e-2")
-        0.01
-        """
-        try:
-            if self.type is bool:
-                return {"true": True, "false": False}[text.strip().lower()]
-            return self.type(text)
-        except (KeyError, ValueError) as error:
-            raise CiglError(f"{self.name} is {text!r}: give {_words(self)}.", arguments=(self.name,)) from error
-
     def check(self, value: object) -> None:
+        """Refuse a value of another type."""
         if self.choices and value not in self.choices:
             raise unknown(self.name, value, self.choices)
-        if self.type in (int, float):
-            fits = is_whole(value) if self.type is int else is_number(value)
-        else:
-            fits = isinstance(value, self.type)
-        if not fits:
-            raise CiglError(f"{self.name} is {value!r}: give {_words(self)}.", arguments=(self.name,))
-
-
-def _words(option: Option) -> str:
-    words = {bool: "true or false", int: "a whole number", float: "a number"}
-    return words.get(option.type, " or ".join(option.choices) or "a string")
+        numbers = {int: is_whole, float: is_number}
+        fits = numbers[self.type](value) if self.type in numbers else isinstance(value, self.type)
+        words = {bool: "true or false", int: "a whole number", float: "a number"}.get(self.type, "a string")
+        _require(fits, self.name, value, words)
 
 
 def options_of(method: Method) -> dict[str, Option]:
@@ -86,43 +68,45 @@ def _option(name: str, hint: Any, value: Any) -> Option:
 
 def check(method: Method) -> None:
     """Refuse values that can't work, in one sentence."""
-    every, drop = method.update_every, method.drop_fraction
-    if every is not None and (not is_whole(every) or every < 1):
-        raise CiglError(
-            f"update_every is {every!r}: give a whole number of steps, at least 1.", arguments=("update_every",)
-        )
-    if drop is not None and not (isinstance(drop, Decay) and is_number(drop.start) and 0 <= drop.start <= 1):
-        raise CiglError(
-            f"drop_fraction is {drop!r}: give a share from 0 to 1, or for example cigl.linear(0.3).",
-            arguments=("drop_fraction",),
-        )
-    if isinstance(method.random_mask, Rise):
-        _check_rise(method.random_mask)
-    else:
-        _check_share("random_mask", method.random_mask, below_1=True)
-    _check_share("update_until", method.update_until)
-    _check_share("average_from", method.average_from, below_1=True)
-    factor, often = method.fan_in_factor, method.snapshots_per_epoch
-    if factor is not None and not (is_number(factor) and 0 < factor < math.inf):
-        raise CiglError(f"fan_in_factor is {factor!r}: give a number above 0.")
-    if often is not None and not (is_whole(often) and often >= 1):
-        raise CiglError(f"snapshots_per_epoch is {often!r}: give a whole number, at least 1.")
+    for name, (fits, words) in _VALID.items():
+        value = getattr(method, name)
+        _require(value is None or fits(value), name, value, words)
+    if isinstance(rise := method.random_mask, Rise):
+        _require(_is_share_below_1(rise.rate), "the rate that random_mask rises to", rise.rate, _BELOW_1)
+        if not (_is_share(rise.begin) and _is_share(rise.until) and rise.begin <= rise.until):
+            raise CiglError(
+                f"random_mask would rise from {rise.begin!r} to {rise.until!r} of training: give two shares in [0, 1], "
+                "the first not above the second, so that it ends with training or before.",
+                arguments=("random_mask",),
+            )
     for name, option in options_of(method).items():
         if name not in _SCHEDULES:
             option.check(getattr(method, name))
 
 
-def _check_share(name: str, value: Any, below_1: bool = False) -> None:
-    if value is not None and not (is_number(value) and 0 <= value <= 1 and not (below_1 and value == 1)):
-        raise CiglError(f"{name} is {value!r}: give a share in [0, 1{')' if below_1 else ']'}.", arguments=(name,))
+def _is_share(value: Any) -> bool:
+    return is_number(value) and 0 <= value <= 1
 
 
-def _check_rise(rise: Rise) -> None:
-    """Within [0, 1) at every moment, and at its end before training is."""
-    _check_share("the rate that random_mask rises to", rise.rate, below_1=True)
-    if not (is_number(rise.begin) and is_number(rise.until) and 0 <= rise.begin <= rise.until <= 1):
-        raise CiglError(
-            f"random_mask would rise from {rise.begin!r} to {rise.until!r} of training: give two shares in [0, 1], the "
-            "first not above the second, so that it ends with training or before.",
-            arguments=("random_mask",),
-        )
+def _is_share_below_1(value: Any) -> bool:
+    return _is_share(value) and value < 1
+
+
+_BELOW_1 = "a share in [0, 1)"
+_VALID: dict[str, tuple[Callable[[Any], bool], str]] = {  # what a field must be, beyond its type
+    "update_every": (lambda every: is_whole(every) and every >= 1, "a whole number of steps, at least 1"),
+    "drop_fraction": (
+        lambda drop: isinstance(drop, Decay) and _is_share(drop.start),
+        "a share from 0 to 1, or for example cigl.linear(0.3)",
+    ),
+    "random_mask": (lambda mask: isinstance(mask, Rise) or _is_share_below_1(mask), _BELOW_1),
+    "update_until": (_is_share, "a share in [0, 1]"),
+    "average_from": (_is_share_below_1, _BELOW_1),
+    "fan_in_factor": (lambda factor: is_number(factor) and 0 < factor < math.inf, "a number above 0"),
+    "snapshots_per_epoch": (lambda often: is_whole(often) and often >= 1, "a whole number, at least 1"),
+}
+
+
+def _require(fits: bool, name: str, value: object, words: str) -> None:
+    if not fits:
+        raise CiglError(f"{name} is {value!r}: give {words}.", arguments=(name,))

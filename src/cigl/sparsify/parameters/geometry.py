@@ -63,10 +63,6 @@ class Layout:
             fan_out = torch.cat([fan_out, torch.bincount(positions % kernel, minlength=kernel)])
         return fan_in, fan_out
 
-    def fans(self, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """The same of a whole mask."""
-        return self.fans_at(mask.flatten().nonzero().squeeze(1), tuple(mask.shape))
-
 
 def layout_of(module: nn.Module, attribute: str, dimensions: int) -> Layout | None:
     """Of a known layer's weight; None for other parameters."""

@@ -1,7 +1,9 @@
-"""Which parameters are made sparse: by layer type, with per-layer overrides by glob."""
+"""Which parameters are made sparse, by layer type with overrides by glob; and what stays dense beside them, which is
+said: nothing stays dense in silence."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -9,15 +11,24 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
-from cigl.common.errors import CiglError
-from cigl.sparsify.parameters import left_out
+from cigl.common.errors import CiglError, CiglWarning
+from cigl.common.text import percent
 from cigl.sparsify.parameters.geometry import Layout, is_bias, layout_of, layout_on_request
 from cigl.sparsify.tensors.random_numbers import LARGEST
 from cigl.sparsify.tensors.shards import local, refusal
 
 LayerChoice = Mapping[str, "bool | float"]
+
+_RECOMPUTED = {
+    WeightNorm: ("weight_norm", "remove_weight_norm, or use torch.nn.utils.parametrizations.weight_norm"),
+    SpectralNorm: ("spectral_norm", "remove_spectral_norm, or use torch.nn.utils.parametrizations.spectral_norm"),
+    BasePruningMethod: ("pruning", "prune.remove"),
+}
 
 
 @dataclass(frozen=True)
@@ -62,12 +73,9 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Selected:
-    """A parameter to be made sparse. Tied weights are one parameter with several owners."""
+class Selected(Candidate):
+    """A parameter to be made sparse."""
 
-    name: str
-    parameter: nn.Parameter
-    owners: tuple[Owner, ...]
     density: float | None  # set by the user for this layer alone
 
     @cached_property
@@ -80,10 +88,6 @@ class Selected:
     def units(self) -> int:
         """How many output units there are."""
         return self.layout.units(tuple(self.parameter.shape))
-
-    def fans(self, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """The active fan-in of each output unit and the active fan-out of each input unit."""
-        return self.layout.fans(mask)
 
     def call_sites(self, model: nn.Module) -> Iterator[nn.Module]:
         """The modules whose call uses this parameter (attention uses its ``out_proj`` without calling it)."""
@@ -106,7 +110,7 @@ def select(model: nn.Module, layers: LayerChoice | None = None) -> list[Selected
         raise CiglError(
             f"layers is a {type(layers).__name__}: give a dictionary from glob to True, False or a density."
         )
-    left_out.refuse_recomputed(model)
+    _refuse_recomputed(model)
     candidates = list(find_candidates(model))
     choices = _choices(candidates, layers or {})
     chosen = [c for c in candidates if choices.get(c.name, c.is_usual and c.parameter.requires_grad) is not False]
@@ -117,16 +121,32 @@ def select(model: nn.Module, layers: LayerChoice | None = None) -> list[Selected
             "there is nothing to make sparse: no trainable weight of a known layer (linear, convolution, attention, "
             f"recurrent) is left in {type(model).__name__}; name a parameter with layers={{name: True}}."
         )
-    left_out.warn_of_parametrized(model, stacklevel=3)
+    _warn_of_parametrized(model)
     densities = {name: choice for name, choice in choices.items() if not isinstance(choice, bool)}
-    return [Selected(c.name, c.parameter, c.owners, densities.get(c.name)) for c in chosen]
+    return [Selected(**vars(c), density=densities.get(c.name)) for c in chosen]
 
 
 def warn_of_dense_majority(model: nn.Module, selected: Sequence[Selected], layers: LayerChoice) -> None:
     """When less than half of the model's matrix weights are selected; those that are meant to be dense don't count."""
     taken = {s.name: s.parameter.numel() for s in selected}
-    dense = {c.name: c.parameter for c in _open_to_choice(model, layers) if c.is_matrix and c.name not in taken}
-    left_out.warn_of_dense_majority(sum(taken.values()), dense, stacklevel=3)
+    others = [c for c in _open_to_choice(model, layers) if c.is_matrix and c.name not in taken]
+    dense = {c: c.parameter.numel() for c in others if not isinstance(c.parameter, nn.UninitializedParameter)}
+    share = sum(taken.values()) / (sum(taken.values()) + sum(dense.values()))
+    if share >= 0.5:
+        return
+    largest = max(dense, key=lambda candidate: dense[candidate])
+    if ".parametrizations." in f".{largest.name}":
+        way_in = "remove its parametrization"
+    elif not largest.parameter.requires_grad:
+        way_in = "unfreeze it before cigl.attach"
+    else:
+        way_in = f"make it sparse too with layers={{{largest.name!r}: True}}"
+    message = (
+        f"only {percent(share, 1)} of the model's matrix weights are made sparse, and the largest that stays dense is "
+        f"{largest.name} ({dense[largest]:,} weights): {way_in}, or keep it dense without this warning with "
+        f"layers={{{largest.name!r}: False}}."
+    )
+    warnings.warn(message, CiglWarning, stacklevel=3)
 
 
 def usual_parameters(model: nn.Module, layers: LayerChoice) -> dict[str, nn.Parameter]:
@@ -144,22 +164,15 @@ def _open_to_choice(model: nn.Module, layers: LayerChoice) -> list[Candidate]:
 
 def find_candidates(model: nn.Module) -> Iterator[Candidate]:
     """Every parameter under its first name, in the model's order."""
-    parameters: dict[str, nn.Parameter] = {}
-    names: dict[int, str] = {}
-    owners: dict[str, list[Owner]] = {}
-    aliases: dict[str, set[str]] = {}
-    for path, module in model.named_modules(remove_duplicate=False):
-        for attribute, parameter in module._parameters.items():
-            if parameter is None:
-                continue
-            full = f"{path}.{attribute}" if path else attribute
-            name = names.setdefault(id(parameter), full)
-            parameters.setdefault(name, parameter)
-            owner = Owner(module, attribute)
-            owners.setdefault(name, []).extend([] if owner in owners.get(name, []) else [owner])
-            aliases.setdefault(name, set()).update({full, path})
-    for name, parameter in parameters.items():
-        yield Candidate(name, parameter, tuple(owners[name]), frozenset(aliases[name]))
+    modules = dict(model.named_modules(remove_duplicate=False))
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    for parameter, own in names.items():
+        places = [name.rpartition(".") for name in own]
+        owners = dict.fromkeys(Owner(modules[path], attribute) for path, _, attribute in places)
+        aliases = frozenset([*own, *(path for path, _, _ in places)])
+        yield Candidate(own[0], parameter, tuple(owners), aliases)
 
 
 def _choices(candidates: list[Candidate], layers: LayerChoice) -> dict[str, bool | float]:
@@ -208,3 +221,39 @@ def _check(candidate: Candidate) -> None:
 def _dimensions(parameter: nn.Parameter) -> int:
     """Lazy layers don't know yet: their weights have two or more."""
     return 2 if isinstance(parameter, nn.UninitializedParameter) else parameter.dim()
+
+
+def _refuse_recomputed(model: nn.Module) -> None:
+    """Old-style hooks put a computed weight into the module, which torch can't copy: ``finalize`` would fail."""
+    for path, module in model.named_modules():
+        if isinstance(module, nn.RNNBase) and is_parametrized(module):
+            raise CiglError(
+                f"{path or type(module).__name__} is a recurrent layer with a parametrization, and keeps a computed "
+                "weight that torch can't copy: remove the parametrization before attaching."
+            )
+        for hook in module._forward_pre_hooks.values():
+            for kind, (name, way_out) in _RECOMPUTED.items():
+                if isinstance(hook, kind):
+                    raise CiglError(
+                        f"{path or type(module).__name__} has torch's old-style {name}, whose weight is recomputed "
+                        f"before each forward and can be neither masked nor copied: call torch.nn.utils.{way_out}."
+                    )
+
+
+def _warn_of_parametrized(model: nn.Module) -> None:
+    found = [path or type(module).__name__ for path, module in model.named_modules() if _has_computed_weight(module)]
+    if found:
+        others = f" (and of {len(found) - 1} more layers)" if len(found) > 1 else ""
+        message = (
+            f"the weight of {found[0]}{others} is computed from other parameters (weight_norm or another "
+            "parametrization), so it stays dense."
+        )
+        warnings.warn(message, CiglWarning, stacklevel=4)
+
+
+def _has_computed_weight(module: nn.Module) -> bool:
+    computed = {"weight"} - {*module._parameters.keys()}  # a list, in a scripted module
+    if is_parametrized(module):
+        assert isinstance(module.parametrizations, nn.ModuleDict)
+        computed |= set(module.parametrizations)
+    return any(layout_of(module, attribute, 2) for attribute in computed)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from cigl.common.batches import default_forward
-from cigl.common.copying import deep_copy
 from cigl.common.errors import CiglError, CiglWarning
 from cigl.common.numbers import is_whole
 from cigl.runtime.remembered import remember
@@ -21,12 +20,11 @@ from cigl.sparsify.loop.context import Context
 from cigl.sparsify.methods.averaging import Mean, Snapshots
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.results.batch_norm import Forward, reestimate_batch_norm, running_norms
-from cigl.sparsify.results.copies import make_plain
-from cigl.sparsify.results.sharded_copies import copy_sharded
+from cigl.sparsify.results.copies import plain_copy
 from cigl.sparsify.tensors.flat_indexing import as_scores, fill, keep_only
 from cigl.sparsify.tensors.random_numbers import key
 from cigl.sparsify.tensors.shards import average as average_over_processes
-from cigl.sparsify.tensors.shards import has_shards, is_sharded, part_of, reshard, sums
+from cigl.sparsify.tensors.shards import is_sharded, part_of, reshard, sums
 from cigl.sparsify.tensors.topk import Request, largest_of
 
 _log = logging.getLogger("cigl")
@@ -51,9 +49,7 @@ def finalize(
         rates = context.mask_rates if context.method.final_weights == "p*W" else {}
         final = {layer.name: layer.true_weight() * (1 - rates.get(layer.name, 0.0)) for layer in context.layers}
         values = _with_announced_zeros(context, final)
-    model = _plain_copy(context, values, whole)
-    _reestimate(context, model, loader, forward)
-    return model
+    return _plain(context, values, loader, forward, whole)
 
 
 def finalize_ema(
@@ -71,9 +67,7 @@ def finalize_ema(
         )
     context.check_modules()
     _check_length(context)
-    model = _plain_copy(context, _with_announced_zeros(context, average), whole)
-    _reestimate(context, model, loader, forward)
-    return model
+    return _plain(context, _with_announced_zeros(context, average), loader, forward, whole)
 
 
 def changes_weights(context: Context, average: bool = True) -> bool:
@@ -89,7 +83,7 @@ def members(context: Context, n: int | None) -> list[nn.Module]:
         n = len(snapshots) if n is None else n
         if not 1 <= n <= len(snapshots):
             raise CiglError(f"{len(snapshots)} snapshots were taken, {n} asked for: {_progress(context)}.")
-        return [_plain_copy(context, _with_announced_zeros(context, values)) for values in snapshots[-n:]]
+        return [_plain(context, _with_announced_zeros(context, values)) for values in snapshots[-n:]]
     if not context.method.has_random_mask:
         raise CiglError(
             f"method {context.method.name!r} has neither snapshots nor a random mask to draw members from; "
@@ -104,7 +98,7 @@ def members(context: Context, n: int | None) -> list[nn.Module]:
         for layer, off in zip(context.layers, context.random_mask.draw("members", number, rates), strict=True):
             values[layer.name] = layer.true_weight()
             fill(values[layer.name], off, 0)
-        models.append(_plain_copy(context, _with_announced_zeros(context, values)))
+        models.append(_plain(context, _with_announced_zeros(context, values)))
     return models
 
 
@@ -135,25 +129,31 @@ def sample_posterior(
             generator = torch.Generator().manual_seed(key(int(seed), stream, number, name) >> 1)
             noise = torch.randn(value.shape, generator=generator, dtype=value.dtype).to(value.device)
             values[name] = value + variance[name].clamp_min(0).sqrt() * noise
-        models.append(_plain_copy(context, _with_announced_zeros(context, values)))
-        _reestimate(context, models[-1], loader, forward)
+        models.append(_plain(context, _with_announced_zeros(context, values), loader, forward))
     return models
 
 
-def _reestimate(context: Context, model: nn.Module, loader: Iterable[Any] | None, forward: Forward | None) -> None:
-    """Batch-norm statistics of the model to be returned; of a sharded one the mean of what the processes have seen."""
-    if loader is None:
-        return
-    if running_norms(model):
+def _plain(
+    context: Context,
+    values: Mapping[str, Tensor],
+    loader: Iterable[Any] | None = None,
+    forward: Forward | None = None,
+    whole: bool = False,
+) -> nn.Module:
+    """A copy of the model with these values, and batch-norm statistics that fit them where a loader is given."""
+    model = plain_copy(context.model, values, whole)
+    norms = running_norms(model)
+    if loader is not None and norms:
         with _remembering(model):
             reestimate_batch_norm(model, loader, forward)
-    else:
+        sharded = next((p for p in context.model.parameters() if is_sharded(p)), None)
+        if sharded is not None:  # the mean of what the processes have seen
+            statistics = [each for norm in norms for each in (norm.running_mean, norm.running_var)]
+            average_over_processes(sharded, [each for each in statistics if each is not None])
+            reshard(model)  # its forward has gathered the weights
+    elif loader is not None:
         _remember_inputs(model, loader, forward)
-    sharded = next((p for p in context.model.parameters() if is_sharded(p)), None)
-    if sharded is not None and running_norms(model):
-        statistics = [(norm.running_mean, norm.running_var) for norm in running_norms(model)]
-        average_over_processes(sharded, [each for pair in statistics for each in pair if each is not None])
-        reshard(model)  # its forward has gathered the weights
+    return model
 
 
 class _Seen(Exception):
@@ -261,22 +261,3 @@ def _with_announced_zeros(context: Context, values: Mapping[str, Tensor]) -> dic
         )
         warnings.warn(message, CiglWarning, stacklevel=4)
     return result
-
-
-@torch.no_grad()
-def _plain_copy(context: Context, values: Mapping[str, Tensor], whole: bool = False) -> nn.Module:
-    """Of the model, with these ``values``; ``whole``: not sharded, even if the model is."""
-    if has_shards(context.model):
-        return copy_sharded(context.model, values, whole)
-    model = deep_copy(context.model)
-    make_plain(model)
-    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
-    for name, value in values.items():
-        if name not in tensors:
-            raise CiglError(
-                f"{name} was removed from the model after cigl.attach: detach, and attach to the new model."
-            )
-        tensors[name].copy_(value)
-    for parameter in model.parameters():
-        parameter.grad = None
-    return model

@@ -7,15 +7,17 @@ ones: averages that have not begun are zeros. DTensors of another number of proc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from cigl.sparsify.methods.averaging import wide
 from cigl.sparsify.tensors.shards import like, local, rows_of
 
-Convert = Callable[[nn.Parameter, Any], Any]
+Convert = Callable[[nn.Parameter, Tensor], Any]
 
 
 def wrapped(state: Mapping[str, Any], model: nn.Module, snapshots: int, second_moment: bool) -> dict[str, Any]:
@@ -55,32 +57,25 @@ def _has_not_begun(average: Mapping[str, Any], *parts: str) -> bool:
     return not average["count"] and not any(bool(t.any()) for part in parts for t in average[part].values())
 
 
-def _rows(parameter: nn.Parameter, value: Any) -> Any:
+def _rows(parameter: nn.Parameter, value: Tensor) -> Tensor:
     """Of a value of another shape nothing: what reads it will say what is wrong."""
-    return rows_of(parameter, value) if isinstance(value, Tensor) and value.shape == parameter.shape else value
+    return rows_of(parameter, value) if value.shape == parameter.shape else value
 
 
 def _converted(state: Mapping[str, Any], parameters: Mapping[str, nn.Parameter], convert: Convert) -> dict[str, Any]:
+    """With every tensor that has been saved of a parameter, under its name, converted."""
+
     def each(values: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: convert(parameters[name], v) if name in parameters else v for name, v in values.items()}
+        own = {
+            n: tree_map_only(Tensor, partial(convert, parameters[n]), v) for n, v in values.items() if n in parameters
+        }
+        return {**values, **own}
 
-    def layer(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
-        one = parameters.get(name)
-        if one is None:
-            return dict(part)
-        memory = {key: convert(one, value) for key, value in part["memory"].items()}
-        tensors = {key: convert(one, part[key]) for key in ("mask", "explored")}
-        return {**part, **tensors, "memory": memory}
-
-    collection = state["collection"]
-    if collection is not None and "models" in collection:
-        collection = {**collection, "models": [each(model) for model in collection["models"]]}
+    state = {**state, "layers": each(state["layers"])}
+    if (collection := state["collection"]) is not None and "models" in collection:
+        state["collection"] = {**collection, "models": [each(model) for model in collection["models"]]}
     elif collection is not None:
-        collection = {**collection, "mean": each(collection["mean"]), "squares": each(collection["squares"])}
-    emas = [{**e, "values": each(e["values"]), "masks": each(e["masks"])} for e in state.get("ema", ())]
-    return {
-        **state,
-        "layers": {name: layer(name, part) for name, part in state["layers"].items()},
-        "collection": collection,
-        **({"ema": emas} if emas else {}),
-    }
+        state["collection"] = {**collection, **{part: each(collection[part]) for part in ("mean", "squares")}}
+    if "ema" in state:
+        state["ema"] = [{**e, "values": each(e["values"]), "masks": each(e["masks"])} for e in state["ema"]]
+    return state

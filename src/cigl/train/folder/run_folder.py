@@ -157,6 +157,11 @@ class RunFolder:
         write(self.path / "config.yaml", text.encode())
 
     def read_config(self) -> Config:
+        if self.path.is_file():
+            raise CiglError(
+                f"{self.path} is a file, and this needs the folder of a run, which says what its data is. A .cigl file "
+                "is for `cigl predict` and `cigl bench`; with data of yours, cigl.evaluate(cigl.load(file), loader)."
+            )
         if not self.is_started:
             raise CiglError(f"{self.path} is not a run folder: it has no config.yaml.")
         return resolve(file=self.path / "config.yaml")

@@ -3,7 +3,7 @@
 What the kernels make of them is said in program/steps; an operation that isn't known there runs in torch.
 """
 
-from cigl.runtime.network.operations.base import Hole, Identity, InTorch, Method, OnLine, Operation, Pair, filled
+from cigl.runtime.network.operations.base import Hole, Identity, InTorch, OnLine, Operation, Pair, TensorMethod, filled
 from cigl.runtime.network.operations.elementwise import (
     ACTIVATIONS,
     Activation,
@@ -14,11 +14,11 @@ from cigl.runtime.network.operations.elementwise import (
     Norm,
     Relu,
 )
-from cigl.runtime.network.operations.layers import Conv, ConvTranspose, Layer, Linear, multiply_adds
+from cigl.runtime.network.operations.layers import Conv, ConvTranspose, Linear, Weighted, multiply_adds
 from cigl.runtime.network.operations.windows import AvgPool, ChannelNorm, LayerNorm, MaxPool, Mean, Softmax
 
 __all__ = [
     "ACTIVATIONS", "Activation", "Add", "AvgPool", "BatchNorm", "ChannelNorm", "Concat", "Conv", "ConvTranspose",
-    "Hole", "Identity", "InTorch", "Layer", "LayerNorm", "Linear", "MaxPool", "Mean", "Method", "Multiply", "Norm",
-    "OnLine", "Operation", "Pair", "Relu", "Softmax", "filled", "multiply_adds",
+    "Hole", "Identity", "InTorch", "LayerNorm", "Linear", "MaxPool", "Mean", "Multiply", "Norm", "OnLine", "Operation",
+    "Pair", "Relu", "Softmax", "TensorMethod", "Weighted", "filled", "multiply_adds",
 ]  # fmt: skip

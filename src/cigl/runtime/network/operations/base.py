@@ -32,7 +32,7 @@ def filled(arguments: Any, inputs: Sequence[Any] | Mapping[int, Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class Method:
+class TensorMethod:
     """A tensor's method as a function."""
 
     name: str

@@ -25,7 +25,7 @@ def multiply_adds(weights: int, channels: int, output: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True)
-class Layer(Operation):
+class Weighted(Operation):
     """An operation with a weight."""
 
     weight: Weight
@@ -41,7 +41,7 @@ class Layer(Operation):
 
 
 @dataclass(frozen=True)
-class Conv(Layer):
+class Conv(Weighted):
     """f(conv + bias + other input). With a norm, f(scale * sum + shift); the sum, too, where it is kept."""
 
     stride: Pair = (1, 1)
@@ -83,7 +83,7 @@ class Conv(Layer):
 
 
 @dataclass(frozen=True)
-class ConvTranspose(Layer):
+class ConvTranspose(Weighted):
     """f(transposed convolution + bias). The weight is that of the convolution which computes, at each pixel of the
     input, the ``stride`` by ``stride`` pixels of the output that begin there, all of them as channels."""
 
@@ -136,7 +136,7 @@ class ConvTranspose(Layer):
 
 
 @dataclass(frozen=True)
-class Linear(Layer):
+class Linear(Weighted):
     """f(W x + b + other input), over the last dimension."""
 
     add: bool = False

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from cigl.calibrate.corrections.ensemble import Ensemble, MonteCarlo, logits_of
 from cigl.calibrate.measures.bins import check_bins
 from cigl.calibrate.measures.samples import as_tensor
-from cigl.calibrate.reports.report import RESAMPLES, Report, report
+from cigl.calibrate.reports.classification import RESAMPLES, Report, report
 from cigl.common.batches import default_forward
 from cigl.common.errors import CiglError
 

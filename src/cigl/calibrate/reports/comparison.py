@@ -11,7 +11,7 @@ import numpy as np
 from cigl.calibrate.measures.bins import Array
 from cigl.calibrate.measures.intervals import percentile_interval
 from cigl.calibrate.registry import metric
-from cigl.calibrate.reports.report import Estimate, Report
+from cigl.calibrate.reports.classification import Estimate, Report
 from cigl.calibrate.reports.text import cell
 from cigl.common.errors import CiglError, unknown
 from cigl.common.notebook import paragraphs, table
@@ -113,7 +113,7 @@ def compare(a: Report, b: Report) -> Comparison:
     (docs/calibration.md); mostly it is wider than it need be.
 
     >>> from cigl import compare
-    >>> from cigl.calibrate.reports.report import report
+    >>> from cigl.calibrate.reports.classification import report
     >>> labels = [0, 1] * 50
     >>> good = report(probabilities=[[0.8, 0.2], [0.2, 0.8]] * 50, labels=labels)
     >>> bad = report(probabilities=[[0.6, 0.4], [0.4, 0.6]] * 50, labels=labels)

@@ -45,11 +45,6 @@ def bench(
     """
     if not model.exists():
         raise CiglError(f"there is no {model}: give a .cigl file or the folder of a finished run.")
-    if model.suffix.lower() == ".onnx":
-        raise CiglError(
-            f"{model} is an ONNX file: give the run's .cigl file, and `cigl bench model.cigl --against onnxruntime` "
-            "measures both."
-        )
     with status_line(as_json):
         with importing():
             import torch

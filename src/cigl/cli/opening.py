@@ -29,11 +29,6 @@ def opened(path: Path, fast: bool) -> Opened:
     """``fast``: on the sparse kernels, its logits divided by the temperature. Otherwise dense, and without it."""
     if not path.is_dir() and not path.is_file():
         raise CiglError(f"there is no {path}: give a .cigl file or the folder of a finished run.")
-    if path.suffix.lower() == ".onnx":
-        raise CiglError(
-            f"{path} is an ONNX file, which is for other programs: give the folder of the run that it was exported "
-            "from, or the run's .cigl file, which `cigl export RUN model.cigl` writes."
-        )
     with importing():
         import cigl
         from cigl.calibrate import TemperatureScaled

@@ -61,10 +61,17 @@ def test_train_evaluate_and_resume(tmp_path):
     run = tmp_path / "a"
     result = runner.invoke(app, ["train", "--out", str(run), *QUICK])
     assert result.exit_code == 0, result.output
-    assert "ece_15" in result.output
+    assert "calibration (ECE)" in result.output
+    assert "ece_classwise_15" not in result.output
     assert f"the run is in {run}" in result.output
+    every = runner.invoke(app, ["evaluate", str(run), "--all"]).output
+    assert "ece_classwise_15" in every
+    assert "--all" not in every
     result = runner.invoke(app, ["evaluate", str(run)])
     assert result.exit_code == 0, result.output
+    assert [line.split("  ")[0] for line in result.output.splitlines()[5:9]] == [
+        "accuracy", "log loss (NLL)", "Brier score", "calibration (ECE)",
+    ]  # fmt: skip
     assert (run / "evaluation-test.svg").read_text().lstrip().startswith("<?xml")
     assert json.loads((run / "evaluation-test.json").read_text())
     plain = json.loads(runner.invoke(app, ["evaluate", str(run), "--json"]).stdout)

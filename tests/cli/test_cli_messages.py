@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import signal
 import subprocess
 import sys
 
@@ -251,15 +250,3 @@ def test_ctrl_c_in_a_command_is_one_line(monkeypatch):
     result = runner.invoke(app, ["study", "list"])
     assert result.exit_code == 130
     assert result.output == "interrupted.\n"
-
-
-def test_a_second_ctrl_c_does_not_wait(monkeypatch):
-    from cigl.train import signals
-
-    times = iter([10.0, 10.1, 12.0])
-    monkeypatch.setattr(signals.time, "monotonic", lambda: next(times))
-    requests = signals.Requests()
-    requests(signal.SIGINT, None)
-    requests(signal.SIGINT, None)  # the same one, sent to the process and to its group
-    with pytest.raises(KeyboardInterrupt):
-        requests(signal.SIGINT, None)

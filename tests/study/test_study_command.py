@@ -29,7 +29,7 @@ FILE = "FILE"
         (["mian"], "unknown study 'mian': did you mean 'main'"),
         (["main", "--scale", "smal"], "unknown scale 'smal': did you mean 'small'"),
         ([FILE, "--scale", "small"], "leave --scale out"),
-        (["none.yaml"], "can't be read"),
+        (["none.yaml"], "there is no file none.yaml"),
         (["main", "--jobs", "0"], "invalid value for '--jobs': give at least 1"),
         (["main", "--ranks", "0"], "invalid value for '--ranks': give at least 1"),
         (["main", "--seeds", "0,1,1"], "repeat"),

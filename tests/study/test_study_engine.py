@@ -1,5 +1,6 @@
 """The engine's promises with workers in this process: nothing twice, failures recorded, the rest is run."""
 
+import io
 import json
 import threading
 import time
@@ -7,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from quick import METHODS, SETTING, quick, times_begun
+from rich.console import Console
 
 from cigl.study import engine
 from cigl.study.engine import Tally, run_cells
 from cigl.study.grid import cells
-from cigl.study.show import grid_progress, summary
+from cigl.study.show import _Grid, grid_progress, summary
 from cigl.study.store import StudyFolder
 from cigl.study.work import work
 from cigl.train.folder.run_folder import RunFolder
@@ -221,6 +223,17 @@ def test_progress_without_a_terminal_is_lines_and_quiet_is_nothing(capsys):
     with grid_progress("quick", quiet=True) as show:
         show(tally, ["rigl: done"])
     assert capsys.readouterr().err == ""
+
+
+def test_a_study_and_its_runs_have_a_line_each():
+    first, second = cells(quick(methods=METHODS))[:2]
+    grid = _Grid("quick")
+    grid.tally = Tally(total=4, done=1, running={first: 0.5, second: 1.0})
+    console = Console(file=io.StringIO(), width=100)
+    console.print(grid)
+    lines = [line.strip("━ ") for line in console.file.getvalue().splitlines()]
+    assert lines[0].startswith("quick  1/4 done, 2 running")
+    assert lines[1:] == [f"{first}  50 %", f"{second}  evaluating"]
 
 
 def test_progress_on_a_terminal(capsys, monkeypatch):

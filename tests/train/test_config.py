@@ -35,7 +35,8 @@ def test_the_papers_settings():
     ("flags", "message"),
     [
         ({"sparcity": 0.5}, "unknown key 'sparcity': did you mean 'sparsity'"),
-        ({"sparsity": 1.0}, "sparsity is 1.0: give a share from 0 to below 1"),
+        ({"sparsity": 1.0}, r"sparsity is 1.0: give a share from 0 to below 1\.$"),
+        ({"sparsity": 95}, r"give a share from 0 to below 1; did you mean 0\.95\?$"),
         ({"sparsity": "high"}, "sparsity is 'high': give a number"),
         ({"epochs": 2.5}, "epochs is 2.5: give a whole number"),
         ({"epochs": 0}, "epochs is 0: it must be above 0"),
@@ -83,8 +84,10 @@ def test_anchors_may_be_merged_and_changed(tmp_path):
 
 
 def test_missing_file_and_unknown_preset(tmp_path):
-    with pytest.raises(CiglError, match=r"there is no file .*none\.yaml: give a YAML file"):
+    with pytest.raises(CiglError, match=r"there is no file .*none\.yaml: give a YAML file with keys and values"):
         resolve(file=tmp_path / "none.yaml")
+    with pytest.raises(CiglError, match="there is no file"):
+        resolve(file=tmp_path)
     with pytest.raises(CiglError, match="unknown preset 'cifar10': did you mean"):
         resolve(preset="cifar10")
 

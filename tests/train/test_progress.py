@@ -1,56 +1,17 @@
 """What a person sees while a run goes, at every width."""
 
 import io
-import signal
 import sys
 
 import pytest
 from rich.console import Console
 
-from cigl.common.phases import phase, watching
-from cigl.common.progress import Field, bar_line
+from cigl.common.phases import watching
 from cigl.train.config import Config
 from cigl.train.progress import Display, RunningMean, progress_bar
 from cigl.train.run import train
-from cigl.train.signals import listening
 
 SMALL = {"train_size": 320, "epochs": 2, "update_every": 4, "average_of": "p*W"}
-FIELDS = [
-    Field("epoch 12/60", 2),
-    Field("step 44/62", 5),
-    Field("loss 1.196", 3),
-    Field("accuracy 52.4 %", 8),
-    Field("41,203 images/s", 6),
-    Field("0:12 left", 1),
-]
-
-
-@pytest.mark.parametrize(
-    ("width", "shown"),
-    [
-        (20, "0:12 left"),
-        (24, "epoch 12/60  0:12 left"),
-        (40, "epoch 12/60  loss 1.196  0:12 left"),
-        (50, "--------------  epoch 12/60  loss 1.196  0:12 left"),
-        (60, "------------  epoch 12/60  step 44/62  loss 1.196  0:12 left"),
-        (77, "------------  epoch 12/60  step 44/62  loss 1.196  41,203 images/s  0:12 left"),
-    ],
-)
-def test_fields_go_in_order_of_importance(width, shown):
-    line = bar_line(0.0, FIELDS, width, ascii_only=True).plain
-    assert line == shown
-    assert len(line) <= width
-
-
-@pytest.mark.parametrize("width", range(9, 140))
-def test_no_line_is_longer_than_the_terminal(width):
-    assert len(bar_line(0.3, FIELDS, width).plain) <= width
-
-
-def test_everything_is_shown_where_there_is_room():
-    line = bar_line(0.5, FIELDS, 120).plain
-    assert all(each.text in line for each in FIELDS)
-    assert line.count("━") == 38
 
 
 def drawn(display, width=80):
@@ -131,12 +92,3 @@ def test_a_running_mean_follows():
     for _ in range(200):
         mean.add(3.0)
     assert mean.value == pytest.approx(3.0, abs=1e-6)
-
-
-def test_a_request_to_stop_is_no_phase_of_the_next_run():
-    with listening() as requests:
-        requests(signal.SIGTERM, None)
-    seen = []
-    with watching(seen.append), phase("evaluating"):
-        pass
-    assert seen == [("evaluating",), ()]

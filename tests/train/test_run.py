@@ -146,7 +146,7 @@ def test_interrupted_anywhere_and_resumed_is_bit_identical(stop, tmp_path):
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Stopped, match="SIGTERM") as stopped:
-        train(small(), tmp_path / "part", Execution(bomb))
+        train(small(), tmp_path / "part", progress=bomb)
     assert stopped.value.exit_code == 143
     resume(tmp_path / "part")
     assert outcome(tmp_path / "whole") == outcome(tmp_path / "part")
@@ -197,7 +197,7 @@ def test_seconds_count_what_came_before_a_resume_within_an_epoch(tmp_path, monke
 
     whole = train(small(), tmp_path / "whole", progress=tick)
     with pytest.raises(Stopped):
-        train(small(), tmp_path / "part", Execution(bomb))
+        train(small(), tmp_path / "part", progress=bomb)
     now[0] += 1000  # the time between
     part = resume(tmp_path / "part", progress=tick)
     assert part["seconds"] == pytest.approx(whole["seconds"], abs=1.5)
@@ -327,7 +327,7 @@ def test_a_damaged_newest_checkpoint_costs_only_a_repeat(tmp_path):
             raise Stop
 
     with pytest.raises(Stop):
-        train(small(), tmp_path / "part", Execution(bomb))
+        train(small(), tmp_path / "part", progress=bomb)
     newest = tmp_path / "part" / "checkpoints" / "30.safetensors"
     newest.write_bytes(newest.read_bytes()[:-100])
     with pytest.warns(CiglWarning, match="checkpoint before it is used"):

@@ -69,22 +69,6 @@ def test_other_threads_are_named(many, tmp_path):
     assert recorded(tmp_path / "a", "result.json") == "3"
 
 
-def test_other_versions_are_named_in_the_same_line(tmp_path):
-    with pytest.raises(Stop):
-        train(Config(**SMALL), tmp_path / "a", progress=stop_after_an_epoch)
-    folder = RunFolder(tmp_path / "a")
-    folder.write_json("versions.json", folder.read_json("versions.json") | {"torch": "2.6.0", "cpu": "AVX2"})
-    with pytest.warns(CiglWarning, match=r"started with torch 2\.6\.0 and CPU instructions AVX2 and is resumed with"):
-        resume(tmp_path / "a")
-
-
-def test_a_run_without_a_record_resumes(tmp_path):
-    with pytest.raises(Stop):
-        train(Config(**SMALL), tmp_path / "a", progress=stop_after_an_epoch)
-    (tmp_path / "a" / "versions.json").unlink()
-    assert resume(tmp_path / "a")["test"]
-
-
 def test_evaluation_takes_the_threads_of_the_run(many, tmp_path, monkeypatch):
     train(Config(**SMALL), tmp_path / "a", threads=2)
     seen = []

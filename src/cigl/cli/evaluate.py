@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from cigl.cli.completion import one_of
-from cigl.cli.shared import Explain, Json, app, argument, command, importing, option, show_next
+from cigl.cli.shared import All, Explain, Json, app, argument, command, importing, option, show_next
 from cigl.common.errors import CiglError
 from cigl.common.progress import status_line
 
@@ -26,6 +26,7 @@ def evaluate(
     temperature: Annotated[bool, option("apply the run's temperature", None, "--temperature")] = False,
     mc: Annotated[int | None, option("average the predictions over this many draws of the random mask", min=1)] = None,
     explain: Explain = False,
+    every: All = False,
     as_json: Json = False,
 ) -> None:
     """Measure the calibration of a finished run.
@@ -45,6 +46,7 @@ def evaluate(
         )
     with status_line(as_json):
         with importing():
+            from cigl.calibrate.reports.text import printed
             from cigl.train.evaluate import evaluate_run
         found = evaluate_run(run, split=split, temperature=temperature, masks=mc)
         parts = [split, *(["temperature"] if temperature else []), *([f"mc{mc}"] if mc is not None else [])]
@@ -54,7 +56,6 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps({"folder": str(run), "split": split} | found.to_dict()))
         return
-    typer.echo(found)
-    typer.echo(f"\n{found.explain()}" if explain else "(--explain says what these numbers mean)")
+    typer.echo(printed(found, every, explain))
     typer.echo(f"\nreliability diagram: {name}.svg\nreport: {name}.json, .npz")
     show_next((f"cigl export {shlex.quote(str(run))} model.cigl", "write the model as one small file"))

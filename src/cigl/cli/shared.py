@@ -56,6 +56,8 @@ OUTPUT = "Output"  # the group of options that every command has
 Json = Annotated[bool, option("print JSON, for scripts", OUTPUT, "--json")]
 Explain = Annotated[bool, option("explain the numbers in the table", OUTPUT, "--explain")]
 
+All = Annotated[bool, option("show every metric, not just the four to look at first", OUTPUT, "--all")]
+
 
 @contextmanager
 def importing() -> Iterator[None]:

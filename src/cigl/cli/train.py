@@ -83,7 +83,7 @@ def train_command(**options: Any) -> None:
         if special["json"]:
             typer.echo(json.dumps({"folder": str(out)} | result))
         else:
-            _show(out, result, special["explain"])
+            _show(out, result, special)
 
 
 def _flag(name: str, value: str | None = None) -> str:
@@ -156,10 +156,10 @@ def _show_finished(out: Path, as_json: bool) -> None:
     show_next((longer, "train it for longer, in a new folder"), (f"cigl evaluate {folder}", "see its report again"))
 
 
-def _show(out: Path, result: dict[str, Any], explain: bool) -> None:
+def _show(out: Path, result: dict[str, Any], special: dict[str, Any]) -> None:
     from cigl.train.show import show_result
 
-    show_result(out, result, explain)
+    show_result(out, result, special["explain"], special["all"])
     for where in _trackers(out):
         typer.echo(f"logged: {where}")
     folder = shlex.quote(str(out))
@@ -215,6 +215,7 @@ _OWN: list[tuple[str, Any, Any, str]] = [  # those that are not keys of a run
     ("quiet", bool, False, "no progress bar"),
     ("json", bool, False, "print the result as JSON, for scripts"),
     ("explain", bool, False, "explain the numbers in the table"),
+    ("all", bool, False, "show every metric, not just the four to look at first"),
 ]
 _METAVARS = {"options": "NAME=VALUE"}
 _METHOD = "Method (by default as the method defines them)"
@@ -226,7 +227,7 @@ _PANELS = {
     "schedule milestones gamma lr_end warmup_epochs clip",
     "Calibration": "temperature label_smoothing mixup",
     "Run": "out config preset resume checkpoint_minutes timeout_minutes threads device kernels bf16",
-    OUTPUT: "quiet json explain log log_every",
+    OUTPUT: "quiet json explain all log log_every",
 }
 _PANEL_OF = {name: panel for panel, names in _PANELS.items() for name in names.split()}
 

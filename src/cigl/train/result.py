@@ -48,11 +48,6 @@ def finish(trainer: Trainer, folder: RunFolder, pilot: float | None, trackers: T
     return dict(result)
 
 
-def _nonzeros(trainer: Trainer, model: nn.Module) -> int:
-    """Of the sparse layers of the finished model; active positions may hold zeros."""
-    return sum(int(model.get_parameter(layer.name).count_nonzero()) for layer in trainer.sparse.layers)
-
-
 def _write_result(
     trainer: Trainer,
     folder: RunFolder,
@@ -78,7 +73,8 @@ def _write_result(
         "temperature": temperature,
         "density": trainer.sparse.density,
         "active": total.active,
-        "nonzeros": _nonzeros(trainer, model),
+        # of the finished model, where active positions may hold zeros
+        "nonzeros": sum(int(model.get_parameter(row.name).count_nonzero()) for row in trainer.sparse.layers),
         "explored": trainer.sparse.explored,
         "inference_flops": total.inference_flops,
         "training_flops": total.training_flops,

@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from cigl.calibrate import Report
+from cigl.calibrate.reports.text import printed
 
 
-def show_result(folder: Path, result: dict[str, Any], explain: bool = False) -> None:
-    report = Report.from_json(folder / "report.json")
-    print(report)
+def show_result(folder: Path, result: dict[str, Any], explain: bool = False, every: bool = False) -> None:
+    print(printed(Report.from_json(folder / "report.json"), every, explain))
     if result["temperature"] is not None:
         print(f"\nwith temperature {result['temperature']:.3f}:")
-        print(Report.from_json(folder / "report-temperature.json"))
-    print(f"\n{report.explain()}" if explain else "(--explain says what these numbers mean)")
+        print(printed(Report.from_json(folder / "report-temperature.json"), every))
     if result.get("nonzeros", result.get("active")) != result.get("active"):  # earlier versions have neither
         print(f"\nthe model has {result['nonzeros']:,} non-zero weights at {result['active']:,} active positions")
     print(f"\nthe run is in {folder}: model.safetensors, report.json, metrics.jsonl")

@@ -187,7 +187,7 @@ class Report:
 
     def explain(self) -> str:
         """What the numbers of the table mean."""
-        return text.explanation(self.metrics)
+        return text.explanation({name: name for name in self.metrics})
 
     def __str__(self) -> str:
         return "\n".join([text.wrapped(self.verdict), "", *text.table(self)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cigl.calibrate.registry import metric
@@ -64,10 +64,23 @@ def rows(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
-def table(report: Report) -> list[str]:
-    """A line per metric."""
-    lines = [f"{name:<20}{a:>10}{b:>10}{c:>10}{d:>13}".rstrip() for name, a, b, c, d in (HEAD, *rows(report))]
+def table(report: Report, names: Mapping[str, str] | None = None) -> list[str]:
+    """A line per metric, or for those that ``names`` has, which are what people call them."""
+    found = [(names[name], *cells) for name, *cells in rows(report) if name in names] if names else rows(report)
+    lines = [f"{name:<20}{a:>10}{b:>10}{c:>10}{d:>13}".rstrip() for name, a, b, c, d in (HEAD, *found)]
     return [basis(report), *lines]
+
+
+# What a person looks at first.
+FIRST = {"accuracy": "accuracy", "nll": "log loss (NLL)", "brier": "Brier score", "ece_15": "calibration (ECE)"}
+
+
+def printed(report: Report, every: bool = False, explain: bool = False) -> str:
+    """As commands show a report: the verdict and four metrics, or every one."""
+    names = {name: name for name in report.metrics} if every else FIRST
+    hint = f"{'' if every else '--all shows every metric, '}--explain says what the numbers mean"
+    lines = [wrapped(report.verdict), "", *table(report, names)]
+    return "\n".join([*lines, "", explanation(names)] if explain else [*lines, f"({hint})"])
 
 
 def cell(name: str, value: float) -> str:
@@ -81,9 +94,9 @@ def cell(name: str, value: float) -> str:
     return f"{value:.3g}" if 0 < abs(value) < 0.001 or abs(value) >= 1e6 else f"{value:.4f}"
 
 
-def explanation(names: Iterable[str]) -> str:
-    """What the metrics of a table mean, a line or two each."""
-    about = {name: _about(name) for name in names} | {
+def explanation(names: Mapping[str, str]) -> str:
+    """What the metrics of a table mean, under the names that it has for them, a line or two each."""
+    about = {shown: _about(name) for name, shown in names.items()} | {
         "low, high": "the 95 % interval: how far off the value may be because the test set is finite",
         "noise floor": "what a perfectly calibrated model with the same probabilities would show on this test set",
     }

@@ -28,16 +28,13 @@ _SHAPES = [(TRAIN, 40), (TRAIN,), (TEST, 40), (TEST,)]
 @contextmanager
 def _global_generators_kept() -> Iterator[None]:
     """The package seeds the generators of Python, numpy and torch; the caller's are restored."""
-    python, numpy, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    python, numpy = random.getstate(), np.random.get_state()
     try:
-        yield
+        with torch.random.fork_rng():
+            yield
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
-        torch.set_rng_state(torch_state)
-        if cuda:
-            torch.cuda.set_rng_state_all(cuda)
 
 
 @lru_cache(maxsize=2)

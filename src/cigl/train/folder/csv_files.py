@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from cigl.common.errors import CiglError
 from cigl.common.files import write
 
 
-def append(path: Path, row: Mapping[str, Any]) -> None:
-    """One more row, written at once; the first one brings the header."""
+@contextmanager
+def appending(path: Path) -> Iterator[TextIO]:
+    """The end of a file, or a CiglError."""
     try:
         with path.open("a", encoding="utf-8") as file:
-            file.write(_text([row], list(row), header=file.tell() == 0))
+            yield file
     except OSError as error:
         raise CiglError(f"{path} can't be written: {error.strerror}.") from error
+
+
+def append(path: Path, row: Mapping[str, Any]) -> None:
+    """One more row, written at once; the first one brings the header."""
+    with appending(path) as file:
+        file.write(_text([row], list(row), header=file.tell() == 0))
 
 
 def read(path: Path) -> list[dict[str, str]]:

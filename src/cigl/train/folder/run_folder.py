@@ -190,11 +190,8 @@ class RunFolder:
 
     @_by_rank_0
     def add_metrics(self, row: dict[str, Any]) -> None:
-        try:
-            with self.metrics.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-        except OSError as error:
-            raise CiglError(f"{self.metrics} can't be written: {error.strerror}.") from error
+        with csv_files.appending(self.metrics) as file:
+            file.write(json.dumps(row) + "\n")
         csv_files.append(self._metrics_csv, row)
 
     @_by_rank_0
@@ -204,13 +201,6 @@ class RunFolder:
 
     def read_steps(self) -> list[dict[str, str]]:
         return csv_files.read(self._steps_csv)
-
-    def _sync_metrics(self) -> None:
-        try:
-            with self.metrics.open("a") as file:
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise CiglError(f"{self.metrics} can't be written: {error.strerror}.") from error
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """All whole lines (a kill may have torn the last one)."""
@@ -249,7 +239,8 @@ class RunFolder:
     def save_checkpoint(self, step: int, state: Any) -> None:
         from cigl.common import tensors
 
-        self._sync_metrics()  # the checkpoint counts on them
+        with csv_files.appending(self.metrics) as file:
+            os.fsync(file.fileno())  # the checkpoint counts on them
         tensors.save(self.checkpoints / f"{step}.safetensors", state)
         self.drop_checkpoints(KEEP)
 

@@ -114,6 +114,7 @@ class Summary:
     total: Row
     notes: tuple[str, ...] = ()  # why layers run masked that could run sparse
     optimizer: str = ""  # what its states were found to be, where it is not one of torch's
+    instructions: str = ""  # the instruction set that sparse kernels use
 
     def __str__(self) -> str:
         lines = self._lines()
@@ -136,7 +137,8 @@ class Summary:
         return [head, *([cells[name] for name in head] for cells in map(_cells, (*self.rows, self.total)))]
 
     def _remarks(self) -> list[str]:
-        notes = [f"not everything runs on sparse kernels: {note}" for note in self.notes]
+        notes = [f"sparse kernels: {self.instructions}"] if "sparse" in {row.kernels for row in self.rows} else []
+        notes += [f"not everything runs on sparse kernels: {note}" for note in self.notes]
         return notes + ([self.optimizer] if self.optimizer else [])
 
 
@@ -206,7 +208,8 @@ def summarize(context: Context, places: Mapping[str, int]) -> Summary:
         nonzeros=sum(row.nonzeros for row in rows),
     )
     title = f"{context.method.name}: step {context.step} of {context.table.steps}"
-    return Summary(title, tuple(rows), total, tuple(context.kernels.reasons), context.states.describe(layers))
+    kernels, states = context.kernels, context.states.describe(layers)
+    return Summary(title, tuple(rows), total, tuple(kernels.reasons), states, kernels.instructions)
 
 
 def _mean(values: Sequence[float | None], weights: Sequence[int]) -> float | None:

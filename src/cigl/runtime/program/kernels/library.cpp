@@ -7,6 +7,10 @@
 #include <cstring>
 #include <string>
 
+#ifdef CIGL_X86
+#include <cpuid.h>
+#endif
+
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -67,6 +71,14 @@ const char* cigl_interface() {
 int64_t cigl_lanes(const char* isa) {
     const Variant* v = find(isa);
     return v ? v->lanes : 0;
+}
+
+// The four registers of the cpuid instruction; zeros where the processor has none or not this leaf.
+void cigl_cpuid(uint32_t leaf, uint32_t* registers) {
+    std::fill(registers, registers + 4, 0u);
+#ifdef CIGL_X86
+    __get_cpuid(leaf, registers, registers + 1, registers + 2, registers + 3);
+#endif
 }
 
 int64_t cigl_recur(const char* isa, const Recurrent* r) {
@@ -135,7 +147,7 @@ int64_t cigl_train(const char* isa, const Program* p, int64_t first, int64_t las
             const double start = timed ? now() : 0.0;
             const int64_t kept = block * p->kept, own = blocks * p->kept + scratch * p->arena;
             Step step = p->steps[i];
-            View* const views[] = {&step.in, &step.add, &step.out, &step.third};
+            View* const views[] = {&step.in, &step.add, &step.out, &step.other};
             for (int bit = 0; bit < 4; ++bit)
                 if (views[bit]->at >= 0 && !(step.outside >> bit & 1)) views[bit]->at += step.kept >> bit & 1 ? kept : own;
             v->run({*p, step, memory, block, me, all, inputs, outputs});

@@ -28,7 +28,7 @@ _NOWHERE = View(-1, 0, 0, 0, 0, 0)
 _PROGRAM = 500_000 if os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive" else 30_000
 _STEP = 2_000
 _FLOATS = 4  # of a vector, per output channel side by side: TOGETHER in kernels/conv.h
-_SHARED = {4: float(os.environ.get("S4",.12)), 2: float(os.environ.get("S2",.3))}  # density from which several channels side by side are faster than one
+_SHARED = {4: 0.12, 2: 0.5}  # density from which several channels side by side are faster than one
 _WIDER = 0.75  # of the vectors, if they are twice as wide: beyond that, rows are too short for them
 _NUMBERS = {name: number for number, name in enumerate(("", *ACTIVATIONS))}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from cigl.common.errors import CiglWarning
 from cigl.sparsify.guards.checks import check_modules
 from cigl.sparsify.guards.processes import Processes
 from cigl.sparsify.guards.watch import Watch
@@ -17,10 +20,13 @@ from cigl.sparsify.loop.absent import Absent
 from cigl.sparsify.loop.kernels import Kernels, NoKernels
 from cigl.sparsify.methods.averaging import Collection
 from cigl.sparsify.methods.catalogue import Method
+from cigl.sparsify.methods.controller import Controller
 from cigl.sparsify.methods.random_mask import RandomMask
 from cigl.sparsify.methods.schedule import Timetable
 from cigl.sparsify.optimizers.state import OptimizerState
 from cigl.sparsify.parameters.layer import Layer
+
+_UNOBSERVED = 2  # epochs, after which it is said
 
 
 @dataclass(eq=False)
@@ -38,6 +44,7 @@ class Context:
     step: int = 0  # optimizer steps that were applied
     is_detached: bool = False
     collection: Collection | None = field(init=False)
+    controller: Controller | None = field(init=False)
     random_mask: RandomMask = field(init=False)
     processes: Processes = field(init=False)
     zeros: Zeros = field(init=False)
@@ -46,7 +53,9 @@ class Context:
     def __post_init__(self) -> None:
         method, table = self.method, self.table
         self.collection = method.collection()
-        self.random_mask = RandomMask(self.layers, method, table, int(self.settings["seed"]))
+        self.controller = method.controller()
+        strength = None if self.controller is None else self.controller.strength
+        self.random_mask = RandomMask(self.layers, method, table, int(self.settings["seed"]), strength)
         self.processes = Processes(self.layers, method.has_random_mask or bool(table.update_steps))
         self.zeros = Zeros(self.layers)
         self.watch = Watch(self.model, self.layers, table)
@@ -71,6 +80,30 @@ class Context:
         """The share of each layer's active weights that Z switched off in the last step: parameter name to number."""
         rates = self.random_mask.rates(self.step)
         return {layer.name: rate for layer, rate in zip(self.layers, rates, strict=True)}
+
+    @property
+    def mask_rate(self) -> float:
+        """The same over all active weights."""
+        rates = self.random_mask.rates(self.step)
+        return sum(map(operator.mul, rates, (la.count for la in self.layers))) / sum(la.count for la in self.layers)
+
+    def begin_epoch(self, step: int) -> None:
+        """Before the first step of an epoch: the strength of Z follows what was observed in the last one.
+
+        Every process comes by, observations or not, and all have the mean of what they have seen.
+        """
+        controller, epoch = self.controller, divmod(step - 1, self.table.steps_per_epoch)
+        if controller is None or step == 1 or epoch[1]:
+            return
+        controller.pending = self.processes.mean(controller.pending)
+        controller.conclude(step)
+        self.random_mask.strength = controller.strength
+        if not controller.history and epoch[0] == _UNOBSERVED:
+            message = (
+                f"{self.method.name} has seen no held-out examples, so it trains without a random mask, as RigL with "
+                "averaged weights: pass validation=loader to cigl.attach, or call sparse.observe(logits, labels)."
+            )
+            warnings.warn(message, CiglWarning, stacklevel=2)
 
     def needs_dense_step(self) -> bool:
         """Whether torch must compute the step under way: for its dense gradient, or as the first, to count calls."""

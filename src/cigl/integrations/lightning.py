@@ -111,6 +111,8 @@ class CigLCallback(Callback):  # type: ignore[misc]
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         sparse = self.sparse
+        if batch_idx + 1 == trainer.num_training_batches:  # before a checkpoint may be saved
+            self._session.observe(trainer.val_dataloaders, self._forward)
         if sparse is not None and sparse.step >= self._logged + trainer.log_every_n_steps:
             self._logged = sparse.step
             for logger in trainer.loggers:

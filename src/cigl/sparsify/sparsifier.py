@@ -176,7 +176,8 @@ class Sparsifier:
 
         Its batch-norm statistics are those of training. The attached model is not touched.
         """
-        self._check()
+        self._sharding.before_change()
+        self._context.check_modules()
         return finish.preview(self._context)
 
     def observe(self, logits: Tensor, labels: Tensor) -> None:
@@ -199,6 +200,17 @@ class Sparsifier:
         >>> sparse.observe(sparse.preview()(x), y)
         """
         self._validation.observe(logits, labels)
+
+    def validate(self, loader: Iterable[Any], forward: Forward | None = None) -> None:
+        """Evaluate ``preview()`` on held-out examples and observe them, as ``attach(validation=loader)`` does.
+
+        Args:
+            loader: Yields (inputs, labels), or mappings with "labels"; labels of -100 are left out.
+            forward: ``forward(model, batch)`` runs one batch, where the usual forms of a batch don't fit.
+        """
+        self._sharding.before_change()
+        self._context.check_modules()
+        self._validation.evaluate(loader, forward)
 
     # Results
 

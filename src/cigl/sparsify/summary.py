@@ -18,12 +18,11 @@ from typing import Any
 from torch import nn
 
 from cigl.common.notebook import paragraphs, table
-from cigl.common.text import percent
+from cigl.common.text import confidence, percent
 from cigl.sparsify.flops import uses
 from cigl.sparsify.loop.binding import Hook, OpaqueHook
 from cigl.sparsify.loop.context import Context
 from cigl.sparsify.methods.catalogue import Method
-from cigl.sparsify.methods.controller import in_words
 from cigl.sparsify.methods.random_mask import scaled
 from cigl.sparsify.methods.schedule import Timetable
 from cigl.sparsify.parameters.layer import Layer
@@ -219,7 +218,7 @@ def _random_mask(context: Context) -> str:
     if controller is not None:
         if controller.gap is None:
             return "no held-out examples were seen yet: without any there is no random mask, only averaged weights."
-        return f"on the held-out examples: {in_words(context.mask_rate, controller.gap)}."
+        return f"on the held-out examples: {confidence(context.mask_rate, controller.gap)}."
     if isinstance(rate, float) and rate and context.method.average_from is not None:
         return (
             f"{percent(rate, 0)} of the weights are switched off in every step, from the first to the last: a short "

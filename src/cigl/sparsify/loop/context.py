@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from cigl.sparsify.methods.schedule import Timetable
 from cigl.sparsify.optimizers.state import OptimizerState
 from cigl.sparsify.parameters.layer import Layer
 
-_UNOBSERVED = 2  # epochs, after which it is said
+_OBSERVED_BY = 0.4  # of training; else it is said that nothing was
 
 
 @dataclass(eq=False)
@@ -84,21 +83,22 @@ class Context:
     @property
     def mask_rate(self) -> float:
         """The same over all active weights."""
-        rates = self.random_mask.rates(self.step)
-        return sum(map(operator.mul, rates, (la.count for la in self.layers))) / sum(la.count for la in self.layers)
+        counts = [layer.count for layer in self.layers]
+        return sum(rate * n for rate, n in zip(self.mask_rates.values(), counts, strict=True)) / max(1, sum(counts))
 
     def begin_epoch(self, step: int) -> None:
         """Before the first step of an epoch: the strength of Z follows what was observed in the last one.
 
         Every process comes by, observations or not, and all have the mean of what they have seen.
         """
-        controller, epoch = self.controller, divmod(step - 1, self.table.steps_per_epoch)
-        if controller is None or step == 1 or epoch[1]:
+        controller, done = self.controller, step - 1
+        if controller is None or not done or done % self.table.steps_per_epoch:
             return
         controller.pending = self.processes.mean(controller.pending)
         controller.conclude(step)
         self.random_mask.strength = controller.strength
-        if not controller.history and epoch[0] == _UNOBSERVED:
+        expected = _OBSERVED_BY * self.table.steps
+        if not controller.history and done >= expected > done - self.table.steps_per_epoch:
             message = (
                 f"{self.method.name} has seen no held-out examples, so it trains without a random mask, as RigL with "
                 "averaged weights: pass validation=loader to cigl.attach, or call sparse.observe(logits, labels)."

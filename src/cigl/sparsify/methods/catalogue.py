@@ -306,10 +306,13 @@ class AutoCigL(CigL):
     patience: int = 10
     most: float = 2.5
 
-    def controller(self) -> Controller | None:
+    def __post_init__(self) -> None:
         for name in ("gain", "tolerance", "patience", "most"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise CiglError(f"{name} is {getattr(self, name)!r}: give a number, 0 or more.", arguments=(name,))
+            value = getattr(self, name)
+            if is_number(value) and not 0 <= value < math.inf:
+                raise CiglError(f"{name} is {value!r}: give a number, 0 or more.", arguments=(name,))
+
+    def controller(self) -> Controller | None:
         return Controller(Rule(self.gain, self.tolerance, self.patience, self.most))
 
 

@@ -84,11 +84,10 @@ class Controller:
         """Held-out examples, as many batches as there are; what can't be used is refused, and changes nothing."""
         scores, labels, _ = checked_input(logits, None, labels)
         if not bool(scores.isfinite().all()):
-            raise CiglError("logits have NaN or infinity: nothing was observed, and the random mask stays as it was.")
+            raise CiglError("logits have NaN or infinity: nothing was observed.")
         if self.classes not in (0, scores.shape[1]):
             raise CiglError(
-                f"logits have {scores.shape[1]} classes, and those before had {self.classes}: observe one network on "
-                "one task; the random mask stays as it was."
+                f"logits have {scores.shape[1]} classes, and those before had {self.classes}: nothing was observed."
             )
         confidence, predicted = scores.double().softmax(1).max(1)
         gaps = confidence - (predicted == labels).double()
@@ -133,18 +132,3 @@ class Controller:
             raise ValueError(f"a controller of strength {state['strength']!r} with {state['classes']!r} classes")
         pending = [float(x) for x in state["pending"]]
         return Controller(self.rule, state["strength"], state["mean"], state["classes"], pending, history)
-
-
-def in_words(rate: float, gap: float | None) -> str:
-    """For people who look at a training: how much is switched off, and how confident the network is.
-
-    >>> in_words(0.042, 0.021), in_words(0.0, -0.034), in_words(0.0, None)
-    ('mask 4 %, over-confident by 2 points', 'mask 0 %, under-confident by 3 points', 'mask 0 %')
-    """
-    mask = f"mask {100 * rate:.0f} %"
-    if gap is None:
-        return mask
-    points = round(100 * abs(gap))
-    side = "over" if gap > 0 else "under"
-    how = f"{side}-confident by {points} point{'' if points == 1 else 's'}" if points else "as confident as accurate"
-    return f"{mask}, {how}"

@@ -34,6 +34,8 @@ class CigLCallback(TrainerCallback):  # type: ignore[misc]
     state into each checkpoint and resumes from it; logs density, explored share and drop fraction with the loss. With
     ``load_best_model_at_end`` the result is the checkpoint that scored best, as it was evaluated, not an average.
 
+    "cigl-auto" observes the trainer's ``eval_dataset`` at the end of each epoch.
+
     Args:
         method: A name from ``cigl.methods()``, or one's own, as for ``cigl.attach``.
         forward: ``forward(model, batch)`` runs one training batch where ``model(**batch)`` is not what is needed; used

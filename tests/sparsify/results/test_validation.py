@@ -183,9 +183,7 @@ def test_short_trainings_have_topology_rounds_of_their_own():
     assert len(sparse.table.update_steps) == 10
     model = mlp()
     with pytest.warns(cigl.CiglWarning, match="the topology will never change"):
-        sparse = cigl.attach(
-            model, sgd(model), "rigl", sparsity=0.7, epochs=10, steps_per_epoch=4, update_every=100
-        )
+        sparse = cigl.attach(model, sgd(model), "rigl", sparsity=0.7, epochs=10, steps_per_epoch=4, update_every=100)
     assert sparse.method.update_every == 100
 
 

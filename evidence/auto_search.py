@@ -16,6 +16,7 @@ import json
 import math
 import warnings
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,12 @@ def steps(progress: float) -> float:
 
 def cifar(seed: int) -> tuple[Data, Data]:
     source = cigl.data.open("cifar10", image_size=16)
+
     def images(first: int, count: int) -> Data:
         split = source.train.take(range(first, first + count))
         batches = list(split.batches(1000))
         return torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
+
     return images(30_000, 10_000), images(40_000, 10_000)
 
 
@@ -83,7 +86,7 @@ def cnn(width: int) -> nn.Module:
 
 def mlp(*sizes: int) -> nn.Module:
     layers: list[nn.Module] = [nn.Flatten()]
-    for a, b in zip(sizes, sizes[1:], strict=False):
+    for a, b in pairwise(sizes):
         layers += [nn.Linear(a, b), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
@@ -333,8 +336,11 @@ def run(name: str, candidate: str, seed: int) -> dict[str, Any]:
             loss.backward()
             t.optimizer.step()
         if held is not None:
-            values = {n: sparse._context.layers[k].weight * (1 - r)
-                      for k, (n, r) in enumerate(sparse.mask_rates.items())} if controller else {}
+            values = (
+                {n: sparse._context.layers[k].weight * (1 - r) for k, (n, r) in enumerate(sparse.mask_rates.items())}
+                if controller
+                else {}
+            )
             gap, error = gap_of(logits_of(plain_copy(t.model, values), held[0]), held[1])
             raw = gap_of(logits_of(plain_copy(t.model, {}), held[0]), held[1])[0]
             constant = t.schedule is None

@@ -95,7 +95,7 @@ class Context:
         if controller is None or not done or done % self.table.steps_per_epoch:
             return
         controller.pending = self.processes.mean(controller.pending)
-        controller.conclude(step)
+        controller.conclude(step, may_grow=done < (self.table.average_from or 1.0) * self.table.steps)
         self.random_mask.strength = controller.strength
         expected = _OBSERVED_BY * self.table.steps
         if not controller.history and done >= expected > done - self.table.steps_per_epoch:

@@ -1,11 +1,13 @@
 """How strong Z has to be: a few numbers that follow a network's over-confidence on held-out examples.
 
-    gap_k      = mean confidence - accuracy, on the held-out examples of observation k, with standard error e_k
-    strength   = a factor of the method's rates, at first 0
+    gap_k  = mean confidence - accuracy, on the held-out examples of observation k, with standard error e_k
+    mean_k = (mean_{k-1} + gap_k) / 2
+    s_k    = s_{k-1} + gain * ( max(0, mean_k - max(tolerance, e_k)) + min(0, mean_k) ),    0 <= s_k <= most
 
-Z regularises, and costs accuracy where nothing has to be regularised. So its strength grows only while a network is
-over-confident by more than a temperature is left to remove, and by more than noise, and shrinks as soon as the network
-is under-confident. Found on validation data: evidence/auto.md.
+s is a factor of the method's rates, at first 0. Z regularises, and costs accuracy where nothing has to be regularised. So
+its strength grows only while a network is over-confident by more than noise, and by more than is left to a temperature,
+and shrinks as soon as the network is under-confident: integral control with a dead band. How it was found, and what is
+still to be shown: evidence/auto.md.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ from cigl.common.errors import CiglError
 from cigl.common.numbers import is_number, is_whole
 
 _KEEP = 0.5  # of the mean gap, when a new one is observed
-_SHRINK = 0.8  # the strength, while a network is under-confident
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Rule:
     """The constants of a controller.
 
     Args:
-        gain: By how much the strength grows for each observation and each unit of over-confidence (1: 100 points).
+        gain: By how much the strength changes for each observation and each unit of over-confidence (1: 100 points).
         tolerance: Over-confidence that does not count: a temperature removes it as well.
         patience: Observations before the strength may grow: a network that has seen its examples only a few times
             has not learned them by heart, however confident a high learning rate makes it.
@@ -95,8 +96,11 @@ class Controller:
         sums = (len(gaps), float(gaps.sum()), float(gaps.square().sum()))
         self.pending = [before + now for before, now in zip(self.pending, sums, strict=True)]
 
-    def conclude(self, step: int) -> None:
-        """The strength from ``step`` on, by what was observed since the last conclusion; the same without any."""
+    def conclude(self, step: int, may_grow: bool = True) -> None:
+        """The strength from ``step`` on, by what was observed since the last conclusion; the same without any.
+
+        It may not grow where too little of the training is left to learn under a stronger mask.
+        """
         count, total, squares = self.pending
         if not count:
             return
@@ -104,11 +108,10 @@ class Controller:
         # as if one more example had been wrong: a few that happen to agree prove nothing
         error = math.sqrt(max(0.0, squares - total * gap) + 1) / (count + 1)
         self.mean = _KEEP * self.mean + (1 - _KEEP) * gap if self.history else gap
-        excess = self.mean - max(self.rule.tolerance, error)
-        if excess > 0 and len(self.history) >= self.rule.patience:
-            self.strength = min(self.rule.most, self.strength + self.rule.gain * excess)
-        elif self.mean < 0:
-            self.strength *= _SHRINK
+        grows = may_grow and len(self.history) >= self.rule.patience
+        excess = max(0.0, self.mean - max(self.rule.tolerance, error)) if grows else 0.0
+        change = self.rule.gain * (excess + min(0.0, self.mean))
+        self.strength = min(self.rule.most, max(0.0, self.strength + change))
         self.pending = [0.0] * 3
         self.history.append(Observation(step, gap, error, self.strength))
 

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from cigl.calibrate.measures import intervals
-from cigl.calibrate.measures.bins import Array
 from cigl.calibrate.measures.samples import as_tensor
 from cigl.calibrate.reports.classification import RESAMPLES, Estimate
 from cigl.calibrate.reports.evaluation import evaluating, forward, labels_of
@@ -142,13 +141,11 @@ def regression_report(*, mean: Any, variance: Any, targets: Any, resamples: int 
     draws = np.concatenate([weights @ table for weights in intervals.resamples(n, resamples, np.arange(n))]) / n
     points = table.mean(0)
     points[1], draws[:, 1] = np.sqrt(points[1]), np.sqrt(draws[:, 1])
-    nll_, rmse, *shares = (_with_interval(points[k], draws[:, k]) for k in range(len(points)))
+    nll_, rmse, *shares = (
+        Estimate(float(point), *intervals.percentile_interval(own)) for point, own in zip(points, draws.T, strict=True)
+    )
     curve = [(level, float((below <= level).double().mean())) for level in CURVE]
     return RegressionReport(n, nll_, rmse, dict(zip(LEVELS, shares, strict=True)), curve)
-
-
-def _with_interval(value: float, draws: Array) -> Estimate:
-    return Estimate(float(value), *intervals.percentile_interval(draws))
 
 
 def evaluate_regression(

@@ -86,7 +86,7 @@ def calibration_interval(value: float, draws: Array, null: Array | None) -> tupl
     from the estimate as the draws' own is from their mean. Where a perfectly calibrated model shows as much in
     more than 1 of 40 cases (``null``), the lower end is 0.
 
-    Measured coverage of ``ece_15`` by its true value, 500 draws each (tests/calibrate/test_coverage.py):
+    Measured coverage of ``ece_15`` by its true value, 500 draws each (tests/calibrate/measures/test_coverage.py):
     n = 1,000: 98.0 % at 0.000, 93.4 % at 0.013, 95.2 % at 0.038, 94.0 % at 0.071, 93.6 % at 0.183;
     n = 5,000: 96.0 % at 0.000, 94.8 % at 0.013, 95.8 % at 0.038, 93.8 % at 0.071, 95.0 % at 0.183.
     The rule was chosen in that world; in another (Beta confidences, gaps of both signs, new seeds, 300 draws each)

@@ -20,7 +20,7 @@ from cigl.calibrate.measures.samples import as_tensor
 from cigl.calibrate.reports.classification import RESAMPLES, Estimate
 from cigl.calibrate.reports.evaluation import evaluating, forward, labels_of
 from cigl.common.errors import CiglError
-from cigl.common.notebook import preformatted
+from cigl.common.notebook import Preformatted
 from cigl.common.text import percent
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
@@ -65,7 +65,7 @@ def _positive(name: str, value: float) -> float:
 
 
 @dataclass(frozen=True)
-class RegressionReport:
+class RegressionReport(Preformatted):
     """Gaussian predictions against targets; ``regression_report`` and ``evaluate_regression`` make it.
 
     ``coverage[0.9]`` is the share of targets inside the central 90 % interval; ``curve`` lists (level, share of targets
@@ -91,9 +91,6 @@ class RegressionReport:
             "coverage": {str(level): share.to_dict() for level, share in self.coverage.items()},
             "curve": [list(point) for point in self.curve],
         }
-
-    def _repr_html_(self) -> str:
-        return preformatted(str(self))
 
     def __str__(self) -> str:
         rows = {"gaussian nll": self.nll, "rmse": self.rmse}

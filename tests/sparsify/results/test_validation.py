@@ -170,21 +170,11 @@ def test_without_held_out_examples_it_is_said_once_that_there_is_no_mask():
     assert states_equal(sparse.masks, rigl.masks)
 
 
-def test_the_paper_s_method_says_what_its_mask_may_cost():
-    _, _, sparse = fresh("cigl")
-    assert "10 % of the weights are switched off in every step" in str(sparse.summary())
-    assert "switched off" not in str(fresh("rigl")[2].summary())
-
-
 def test_short_trainings_have_topology_rounds_of_their_own():
     model = mlp()
     sparse = cigl.attach(model, sgd(model), "rigl", sparsity=0.7, epochs=10, steps_per_epoch=4)
     assert sparse.method.update_every == 3
     assert len(sparse.table.update_steps) == 10
-    model = mlp()
-    with pytest.warns(cigl.CiglWarning, match="the topology will never change"):
-        sparse = cigl.attach(model, sgd(model), "rigl", sparsity=0.7, epochs=10, steps_per_epoch=4, update_every=100)
-    assert sparse.method.update_every == 100
 
 
 def test_training_goes_on_under_a_mask_that_follows():

@@ -4,10 +4,10 @@
     mean_k = (mean_{k-1} + gap_k) / 2
     s_k    = s_{k-1} + gain * ( max(0, mean_k - max(tolerance, e_k)) + min(0, mean_k) ),    0 <= s_k <= most
 
-s is a factor of the method's rates, at first 0. Z regularises, and costs accuracy where nothing has to be regularised. So
-its strength grows only while a network is over-confident by more than noise, and by more than is left to a temperature,
-and shrinks as soon as the network is under-confident: integral control with a dead band. How it was found, and what is
-still to be shown: evidence/auto.md.
+s is a factor of the method's rates, at first 0. Z regularises, and costs accuracy where nothing has to be regularised.
+So its strength grows only while a network is over-confident by more than noise, and by more than is left to a
+temperature, and shrinks as soon as the network is under-confident: integral control with a dead band. Where its
+constants come from, and what is still to be shown: evidence/auto.md.
 """
 
 from __future__ import annotations

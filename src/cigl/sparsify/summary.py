@@ -221,8 +221,8 @@ def _random_mask(context: Context) -> str:
         return f"on the held-out examples: {confidence(context.mask_rate, controller.gap)}."
     if isinstance(rate, float) and rate and context.method.average_from is not None:
         return (
-            f"{percent(rate, 0)} of the weights are switched off in every step: in short training, or where a network is "
-            "not over-confident, that may cost several points of accuracy (cigl-auto measures it)."
+            f"{percent(rate, 0)} of the weights are switched off in every step: in short training, or where a network "
+            "is not over-confident, that may cost several points of accuracy (cigl-auto measures it)."
         )
     return ""
 

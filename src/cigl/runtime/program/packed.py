@@ -81,9 +81,10 @@ class Packed:
     def _share(self, channels: int) -> Shared:
         size, lists, groups = math.prod(self.shape[1:]), (1 << channels) - 1, -(-self.outputs // channels)
         blocks = self._blocks(len(self.values), _TILE * channels)
+        positions = self.positions.astype(np.int64)
         group, user = np.divmod(self.output, channels)
-        place = self._block(self.positions, blocks) * groups + group
-        key = place * size + self.positions
+        place = self._block(positions, blocks) * groups + group
+        key = place * size + positions
         order = np.argsort(key, kind="stable")
         first = np.flatnonzero(np.diff(key[order], prepend=-1))  # of the non-zeros that share an input
         users = np.add.reduceat(1 << user[order], first) if first.size else first

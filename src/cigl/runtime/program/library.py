@@ -19,7 +19,7 @@ import torch as torch  # first: the kernels are linked to no OpenMP and find tor
 from cigl.common.errors import CiglError
 from cigl.runtime.program import interface
 
-ABI = 6
+ABI = 7
 ISAS = ("avx512", "avx2", "portable")  # the best first
 _FOLDER = Path(__file__).parent
 

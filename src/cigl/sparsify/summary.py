@@ -24,7 +24,7 @@ from cigl.sparsify.loop.context import Context
 from cigl.sparsify.methods.catalogue import Method
 from cigl.sparsify.methods.schedule import Timetable
 from cigl.sparsify.parameters.layer import Layer
-from cigl.sparsify.tensors.shards import sums
+from cigl.sparsify.tensors.shards import all_reduce_rows
 
 
 class CallCounter:
@@ -114,6 +114,7 @@ class Summary:
     total: Row
     notes: tuple[str, ...] = ()  # why layers run masked that could run sparse
     optimizer: str = ""  # what its states were found to be, where it is not one of torch's
+    instructions: str = ""  # the instruction set that sparse kernels use
 
     def __str__(self) -> str:
         lines = self._lines()
@@ -136,7 +137,8 @@ class Summary:
         return [head, *([cells[name] for name in head] for cells in map(_cells, (*self.rows, self.total)))]
 
     def _remarks(self) -> list[str]:
-        notes = [f"not everything runs on sparse kernels: {note}" for note in self.notes]
+        notes = [f"sparse kernels: {self.instructions}"] if "sparse" in {row.kernels for row in self.rows} else []
+        notes += [f"not everything runs on sparse kernels: {note}" for note in self.notes]
         return notes + ([self.optimizer] if self.optimizer else [])
 
 
@@ -168,7 +170,7 @@ def summarize(context: Context, places: Mapping[str, int]) -> Summary:
     layers = context.layers
     parts = segments(context.method, context.table)
     rates = context.mask_rates if context.method.has_random_mask else {}
-    nonzeros = sums([layer.part for layer in layers], [[layer.nonzeros()] for layer in layers])
+    nonzeros = all_reduce_rows([layer.part for layer in layers], [[layer.nonzeros()] for layer in layers])
     rows = []
     for layer, (nonzero,) in zip(layers, nonzeros, strict=True):
         fan_in, fan_out = layer.fans()
@@ -206,7 +208,8 @@ def summarize(context: Context, places: Mapping[str, int]) -> Summary:
         nonzeros=sum(row.nonzeros for row in rows),
     )
     title = f"{context.method.name}: step {context.step} of {context.table.steps}"
-    return Summary(title, tuple(rows), total, tuple(context.kernels.reasons), context.states.describe(layers))
+    kernels, states = context.kernels, context.states.describe(layers)
+    return Summary(title, tuple(rows), total, tuple(kernels.reasons), states, kernels.instructions)
 
 
 def _mean(values: Sequence[float | None], weights: Sequence[int]) -> float | None:

@@ -15,7 +15,7 @@ def value(at: int, rows: int = ROWS) -> View:
 
 
 def step(kind: Kind, **views: View) -> StepStruct:
-    struct = StepStruct(kind=kind, in_=NOWHERE, add=NOWHERE, out=NOWHERE, third=NOWHERE, normed=NOWHERE)
+    struct = StepStruct(kind=kind, in_=NOWHERE, add=NOWHERE, out=NOWHERE, normed=NOWHERE, multiplier=NOWHERE, other=NOWHERE)
     for name, view in views.items():
         setattr(struct, name, view)
     return struct

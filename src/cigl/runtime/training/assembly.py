@@ -26,7 +26,7 @@ from cigl.runtime.training.nodes import BatchNorm, Conv, Node, Sum, Term, Value,
 from cigl.runtime.training.patterns import Order
 
 GROUPS = 8  # of blocks, summed apart: as many threads share the work, and the sums don't depend on their number
-_BITS = {"in_": 1, "add": 2, "out": 4, "third": 8}
+_BITS = {"in_": 1, "add": 2, "out": 4, "other": 8}
 _NOWHERE = View(-1, 0, 0, 0, 0, 0)
 
 
@@ -110,7 +110,8 @@ class Assembly:
         """Append a step; memory, tensors outside and arrays are given as they are. Returns its number."""
         if "reach" in fields:
             self.reaches[len(self.steps)] = fields.pop("reach")
-        struct = StepStruct(kind=kind, add=_NOWHERE, normed=_NOWHERE, third=_NOWHERE, in_=_NOWHERE, out=_NOWHERE)
+        views = dict.fromkeys(("in_", "add", "out", "normed", "multiplier", "other"), _NOWHERE)
+        struct = StepStruct(kind=kind, **views)
         for name, value in fields.items():
             if isinstance(value, Held):
                 struct.kept |= _BITS[name] if value.kept else 0

@@ -16,7 +16,7 @@ from cigl.runtime.program.steps import Kind
 
 _CACHE = 3 << 18  # bytes that a band's values may take together: part of a second-level cache
 _KINDS = (Kind.AFFINE, Kind.CONV, Kind.STATISTICS, Kind.MASK, Kind.WEIGHT_GRADIENT)
-_VIEWS = {"in_": 1, "add": 2, "out": 4, "third": 8}
+_VIEWS = {"in_": 1, "add": 2, "out": 4, "other": 8}
 
 Reach = tuple[int, int]  # rows above and below its own that a step reads of its input
 

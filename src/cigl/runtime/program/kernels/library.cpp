@@ -7,6 +7,10 @@
 #include <cstring>
 #include <string>
 
+#ifdef CIGL_X86
+#include <cpuid.h>
+#endif
+
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -70,6 +74,14 @@ const char* cigl_interface() {
 int64_t cigl_lanes(const char* isa) {
     const Variant* v = find(isa);
     return v ? v->lanes : 0;
+}
+
+// The four registers of the cpuid instruction; zeros where the processor has none or not this leaf.
+void cigl_cpuid(uint32_t leaf, uint32_t* registers) {
+    std::fill(registers, registers + 4, 0u);
+#ifdef CIGL_X86
+    __get_cpuid(leaf, registers, registers + 1, registers + 2, registers + 3);
+#endif
 }
 
 int64_t cigl_recur(const char* isa, const Recurrent* r) {
@@ -140,7 +152,7 @@ int64_t cigl_train(const char* isa, const Program* p, int64_t first, int64_t las
             const double start = timed ? now() : 0.0;
             const int64_t kept = block * p->kept, own = blocks * p->kept + (alone ? worker : 0) * p->arena;
             Step step = p->steps[i];
-            View* const views[] = {&step.in, &step.add, &step.out, &step.third};
+            View* const views[] = {&step.in, &step.add, &step.out, &step.other};
             for (int bit = 0; bit < 4; ++bit) {
                 View& view = *views[bit];
                 if (view.at < 0 || step.outside >> bit & 1) continue;

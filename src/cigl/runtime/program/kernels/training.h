@@ -40,9 +40,9 @@ static void each_chunk(Share channels, Chunk chunk) {
 static const int64_t FAR = 1024;  // floats
 static inline void ask_for(const float* p) { __builtin_prefetch(p + FAR); }
 
-// out = scale * in + shift + scale2 * add + shift2 + third, per channel, then ReLU: batch norm with a residual sum on the way
+// out = scale * in + shift + scale2 * add + shift2 + other, per channel, then ReLU: batch norm with a residual sum on the way
 // there, and its gradient on the way back. Missing inputs count as zero, missing scales as one.
-template <bool ADD, bool THIRD, bool RELU>
+template <bool ADD, bool OTHER, bool RELU>
 static void affine_of(const Task& task) {
     const Program& p = task.program;
     const Step& step = task.step;
@@ -57,15 +57,15 @@ static void affine_of(const Task& task) {
             const Vec shift = splat((step.shift ? step.shift[c] : 0.0f) + (step.shift2 ? step.shift2[c] : 0.0f));
             const float* in = at(arena, step.in, c, y);
             const float* add = ADD ? at(arena, step.add, c, y) : nullptr;
-            const float* third = THIRD ? at(arena, step.third, c, y) : nullptr;
+            const float* other = OTHER ? at(arena, step.other, c, y) : nullptr;
             float* out = at(arena, step.out, c, y);
             for (int64_t x = 0; x < width; ++x) {
                 ask_for(in + x * LANES);
                 if (ADD) ask_for(add + x * LANES);
-                if (THIRD) ask_for(third + x * LANES);
+                if (OTHER) ask_for(other + x * LANES);
                 Vec v = one * load(in + x * LANES) + shift;
                 if (ADD) v += two * load(add + x * LANES);
-                if (THIRD) v += load(third + x * LANES);
+                if (OTHER) v += load(other + x * LANES);
                 if (RELU) v = relu(v);
                 if (!full) v = keep(v, first_lanes(lanes_used(p, block, x)));
                 store(out + x * LANES, v);
@@ -81,7 +81,7 @@ static void affine(const Task& task) {
         {{affine_of<true, false, false>, affine_of<true, false, true>},
          {affine_of<true, true, false>, affine_of<true, true, true>}}};
     const Step& step = task.step;
-    kernels[step.add.at >= 0][step.third.at >= 0][step.activation != 0](task);
+    kernels[step.add.at >= 0][step.other.at >= 0][step.activation != 0](task);
 }
 
 // How many values, their mean, and the sum of their squared deviations from it; joined as by Chan et al. 1979.
@@ -157,7 +157,7 @@ static void statistics(const Task& task) {
 
 // The way back through relu(scale * a + shift + scale2 * b + shift2): out = in where the result was above zero; and per channel
 // the sums that batch norm's gradient needs, sums[block][channel] = {g, g (a - mean), g (b - mean2)}.
-// `add` is a, `third` is b; without either the gradient passes as it is, and only its sum is of use (a bias).
+// `add` is a, `other` is b; without either the gradient passes as it is, and only its sum is of use (a bias).
 template <bool A, bool B, bool RELU>
 static void mask_of(const Task& task) {
     const Step& step = task.step;
@@ -174,7 +174,7 @@ static void mask_of(const Task& task) {
             const Vec mean = splat(step.mean ? step.mean[c] : 0.0f), mean2 = splat(step.mean2 ? step.mean2[c] : 0.0f);
             const float* in = at(arena, step.in, c, y);
             const float* a = A ? at(arena, step.add, c, y) : nullptr;
-            const float* b = B ? at(arena, step.third, c, y) : nullptr;
+            const float* b = B ? at(arena, step.other, c, y) : nullptr;
             float* out = step.out.at >= 0 ? at(arena, step.out, c, y) : nullptr;
             Vec sum = {}, sum_a = {}, sum_b = {};
             for (int64_t x = 0; x < width; ++x) {
@@ -202,7 +202,7 @@ static void mask_of(const Task& task) {
 }
 
 static void mask(const Task& task) {
-    const bool a = task.step.add.at >= 0, b = task.step.third.at >= 0, r = task.step.activation != 0;
+    const bool a = task.step.add.at >= 0, b = task.step.other.at >= 0, r = task.step.activation != 0;
     if (!a) return mask_of<false, false, false>(task);
     if (b) return (r ? mask_of<true, true, true> : mask_of<true, true, false>)(task);
     (r ? mask_of<true, false, true> : mask_of<true, false, false>)(task);

@@ -140,7 +140,9 @@ def profile(training: Training, steps: int = 5) -> None:
             step = self._steps[number]
             name = f"{'backward' if first else 'forward'} {Kind(step.kind).name.lower()}"
             if step.kind in (Kind.CONV, Kind.WEIGHT_GRADIENT):
-                name += " " + "x".join(map(str, (*step.stride, step.out.width if step.kind == Kind.CONV else step.add.width)))
+                name += " " + "x".join(
+                    map(str, (*step.stride, step.out.width if step.kind == Kind.CONV else step.add.width))
+                )
             taken[name] += seconds[number]
             work[name] += 2 * multiply_adds(step, self.images, self._struct.spread)
         return seconds

@@ -15,7 +15,9 @@ def value(at: int, rows: int = ROWS) -> View:
 
 
 def step(kind: Kind, **views: View) -> StepStruct:
-    struct = StepStruct(kind=kind, in_=NOWHERE, add=NOWHERE, out=NOWHERE, normed=NOWHERE, multiplier=NOWHERE, other=NOWHERE)
+    struct = StepStruct(
+        kind=kind, in_=NOWHERE, add=NOWHERE, out=NOWHERE, normed=NOWHERE, multiplier=NOWHERE, other=NOWHERE
+    )
     for name, view in views.items():
         setattr(struct, name, view)
     return struct
@@ -41,7 +43,7 @@ def test_a_kernel_of_three_rows_has_its_input_a_row_ahead():
     assert [s.banded for s in steps] == [3, 0, 0]
     assert [s.band for s in steps] == [4, 4, 4]
     assert [s.lead for s in steps] == [1, 0, 0]
-    assert not any(s.rolling for s in steps)
+    assert [s.rolling for s in steps] == [0, 4, 1]  # not what is read around its own place
 
 
 def test_what_is_read_at_its_own_place_rolls_unless_somebody_reads_it_later():

@@ -77,12 +77,15 @@ def _may_join(steps: Sequence[StepStruct], accesses: Sequence[list[_Access]], fi
     height = _height(steps[first])
     if any(access.view.height != height for number in (first, new) for access in accesses[number]):
         return False
-    for before in (access for each in accesses[first:new] for access in each):
-        for access in accesses[new]:
-            if access.overlaps(before) and (access.is_written or before.is_written):
-                if not access.is_same(before) or (access.is_written and before.reach != (0, 0)):
-                    return False
-    return True
+    earlier = [access for each in accesses[first:new] for access in each]
+    return not any(_conflict(before, access) for before in earlier for access in accesses[new])
+
+
+def _conflict(before: _Access, access: _Access) -> bool:
+    """Whether these can't go by the same rows, one band behind the other."""
+    if not access.overlaps(before) or not (access.is_written or before.is_written):
+        return False
+    return not access.is_same(before) or (access.is_written and before.reach != (0, 0))
 
 
 def _band(steps: Sequence[StepStruct], accesses: Sequence[list[_Access]], first: int, last: int) -> None:
@@ -98,11 +101,10 @@ def _band(steps: Sequence[StepStruct], accesses: Sequence[list[_Access]], first:
     steps[first].banded = last - first
     for number in range(first, last):
         steps[number].band, steps[number].lead = band, leads[number - first]
-    if not any(leads):
-        for number in range(first, last):
-            for access in accesses[number]:
-                if _rolls(access, steps, accesses, first, last):
-                    steps[number].rolling |= access.bit
+    for number in range(first, last):
+        for access in accesses[number]:
+            if _rolls(access, steps, accesses, first, last):
+                steps[number].rolling |= access.bit
 
 
 def _leads(accesses: Sequence[list[_Access]], first: int, last: int) -> list[int] | None:
@@ -128,8 +130,13 @@ def _rolls(
     """Whether a value is made here and read here alone, at its own place."""
     if access.is_kept:
         return False
-    own = [a for each in accesses[first:last] for a in each if a.is_same(access)]
-    if not own[0].is_written or any(a.reach != (0, 0) for a in own):
+    own = [
+        (step, a)
+        for step, each in zip(steps[first:last], accesses[first:last], strict=True)
+        for a in each
+        if a.is_same(access)
+    ]
+    if not own[0][1].is_written or any(step.lead or a.reach != (0, 0) for step, a in own):
         return False
     for number in range(last, len(steps)):
         if steps[number].per_batch:

@@ -125,7 +125,6 @@ def test_the_number_of_threads_does_not_change_a_bit(kind, images, isa, monkeypa
             [subgraph] = network.subgraphs
             [[program]] = subgraph._free.values()
             assert any(step.banded for step in program._steps) == in_bands
-            assert any(step.rolling for step in program._steps) == in_bands
             assert {p.data_ptr() for p in subgraph.parameters} == {p.data_ptr() for p in model.parameters()}
             kernels.remove()
     assert all(results[0].equals(other) for other in results[1:])

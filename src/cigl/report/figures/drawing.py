@@ -106,12 +106,13 @@ def polygons(data: PolygonsData) -> Chart:
 
 
 def reliability(data: ReliabilityData) -> Chart:
-    return diagrams({panel.title: Report.from_json(panel.report) for panel in data.panels})
+    reports = {panel.title: Report.from_json(panel.report) for panel in data.panels}
+    return Chart([diagram(title, prepare_reliability_diagram(report)) for title, report in reports.items()])
 
 
-def diagrams(reports: Mapping[str, Report]) -> Chart:
-    """A reliability diagram per named report."""
-    return Chart([Drawing(title, "", partial(_draw_diagram, report), 3.9) for title, report in reports.items()])
+def diagram(title: str, shown: Mapping[str, Any], color: str = "") -> Drawing:
+    """A reliability diagram in grey, or with bars in a tint of one of ``COLORS``."""
+    return Drawing(title, "", partial(_draw_diagram, shown, color), 3.9)
 
 
 def _sample(name: str, **style: Any) -> Any:
@@ -240,10 +241,11 @@ def tip(line: Line, i: int, panel: Panel) -> str:
     return f"{line.label}, {percent(line.sparsity[i])} sparse\n{numbers}"
 
 
-def _draw_diagram(report: Report, figure: Any) -> list[Tip]:
+def _draw_diagram(shown: Mapping[str, Any], color: str, figure: Any) -> list[Tip]:
+    from matplotlib.colors import to_rgba
+
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
-    shown = prepare_reliability_diagram(report)
-    draw_bars(upper, lower, shown)
+    draw_bars(upper, lower, shown, to_rgba(COLORS[color], 0.45) if color else "0.82")
     return [
         Tip(upper, (bar["low"] + bar["high"]) / 2, bar["accuracy"], _bin_tip(bar), column=True) for bar in shown["bars"]
     ]

@@ -80,7 +80,8 @@ def lines(data: LinesData) -> Chart:
     """Means by sparsity with 95 % intervals: bands for CigL and the reference, bars for the others."""
     styles = looks(line.method for line in data.panels[0].lines)
     panels = [Drawing(panel.title, _better(panel), partial(_draw_lines, panel, data, styles)) for panel in data.panels]
-    return Chart(panels, _key(data, styles), any(panel.floor for panel in data.panels))
+    key = [(styles[line.method], line.label) for line in data.panels[0].lines]
+    return Chart(panels, key, any(panel.floor for panel in data.panels))
 
 
 def rows(data: LinesData) -> Chart:
@@ -125,10 +126,6 @@ def _sample(name: str, **style: Any) -> Any:
 
 def _better(panel: Panel) -> str:
     return f"{panel.better} is better"
-
-
-def _key(data: LinesData, styles: Mapping[str, Look]) -> list[tuple[Look, str]]:
-    return [(styles[line.method], line.label) for line in data.panels[0].lines]
 
 
 def _marks(look: Look, size: float = 3.8) -> dict[str, Any]:

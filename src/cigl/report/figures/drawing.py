@@ -219,6 +219,7 @@ def _draw_rows(panel: Panel, sparsities: Sequence[float], figure: Any) -> list[T
     axis.set_ylim(len(names) - 0.5, -0.5)
     axis.tick_params(axis="y", length=0)
     _value_axis(panel, axis.set_xlim)
+    axis.locator_params(axis="x", nbins=6)  # so that their numbers stand apart
     axis.grid(axis="x", color="0.9", linewidth=0.5)
     axis.set_axisbelow(True)
     axis.spines[["top", "right", "left"]].set_visible(False)

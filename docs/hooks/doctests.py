@@ -13,12 +13,8 @@ import griffe
 def with_examples(text: str) -> str:
     r"""The docstring with its doctests in a section of Google's style.
 
-    >>> print(with_examples("Doubles.\n\n>>> double(2)\n4"))
-    Doubles.
-    <BLANKLINE>
-    Examples:
-        >>> double(2)
-        4
+    >>> with_examples("Doubles.\n\n>>> double(2)\n4").splitlines()
+    ['Doubles.', '', 'Examples:', '    >>> double(2)', '    4']
     """
     lines, inside, result = text.splitlines(), False, []
     for line in lines:

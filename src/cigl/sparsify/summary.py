@@ -116,8 +116,8 @@ class Summary:
     total: Row
     notes: tuple[str, ...] = ()  # why layers run masked that could run sparse
     optimizer: str = ""  # what its states were found to be, where it is not one of torch's
-    random_mask: str = ""  # what Z follows, or may cost
     instructions: str = ""  # the instruction set that sparse kernels use
+    random_mask: str = ""  # what Z follows, or may cost
 
     def __str__(self) -> str:
         lines = self._lines()
@@ -212,7 +212,7 @@ def summarize(context: Context, places: Mapping[str, int]) -> Summary:
     )
     title = f"{context.method.name}: step {context.step} of {context.table.steps}"
     optimizer, notes = context.states.describe(layers), tuple(context.kernels.reasons)
-    return Summary(title, tuple(rows), total, notes, optimizer, _random_mask(context), context.kernels.instructions)
+    return Summary(title, tuple(rows), total, notes, optimizer, context.kernels.instructions, _random_mask(context))
 
 
 def _random_mask(context: Context) -> str:

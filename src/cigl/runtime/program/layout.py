@@ -62,7 +62,7 @@ class Layout:
         channels, height, columns = (*shape, 1, self.spread)[:3] if len(shape) == 1 else shape
         y, x = padding
         if self.lanes > 1:
-            gap = max(x, int(columns > 4))  # channels a power of two apart would share a few lines of the cache
+            gap = max(x, int(columns > 8))  # channels a power of two apart would share a few lines of the cache
             channel = (columns + gap) * self.lanes
             row = channels * channel
             first = y * row + x * self.lanes

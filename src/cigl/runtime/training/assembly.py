@@ -21,6 +21,7 @@ from cigl.runtime.program.interface import NormStruct, StepStruct, View
 from cigl.runtime.program.layout import Layout
 from cigl.runtime.program.memory import Arena, Place
 from cigl.runtime.program.steps import Floats, Kind
+from cigl.runtime.training.bands import Reach
 from cigl.runtime.training.nodes import BatchNorm, Conv, Node, Sum, Term, Value, Weights
 from cigl.runtime.training.patterns import Order
 
@@ -94,6 +95,7 @@ class Assembly:
         self.made_by: dict[Value, Node] = {node.out: node for node in nodes}
         self.norms: dict[Term, NormState] = {}
         self.values: dict[Weights, Floats] = {}  # the active entries, gathered before each run
+        self.reaches: dict[int, Reach] = {}
         self._layers: dict[Any, dict[str, Any]] = {}
         self.biases: list[tuple[int, Weights]] = []  # steps that point to a bias
         self.targets: list[tuple[int, Any]] = []  # steps that write the gradient of a weight or a bias
@@ -106,6 +108,8 @@ class Assembly:
 
     def step(self, kind: Kind, **fields: Any) -> int:
         """Append a step; memory, tensors outside and arrays are given as they are. Returns its number."""
+        if "reach" in fields:
+            self.reaches[len(self.steps)] = fields.pop("reach")
         views = dict.fromkeys(("in_", "add", "out", "normed", "multiplier", "other"), _NOWHERE)
         struct = StepStruct(kind=kind, **views)
         for name, value in fields.items():
@@ -222,7 +226,8 @@ class Assembly:
                 "an activation is too large for the sparse kernels: attach with kernels='masked'.",
                 arguments=("kernels",),
             )
-        return {"blocks": order.blocks, "rows": order.rows, "offsets": offsets.astype(np.int32)}
+        reach = (-int(down.min(initial=0)), int(down.max(initial=0)))
+        return {"blocks": order.blocks, "rows": order.rows, "offsets": offsets.astype(np.int32), "reach": reach}
 
     def values_of(self, weights: Weights) -> Floats:
         if weights not in self.values:

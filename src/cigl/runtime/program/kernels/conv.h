@@ -9,6 +9,7 @@
 #include "activations.h"
 
 static const int REGISTERS = 8;                    // vectors in a tile of one output channel
+static const int64_t WIDEST = LANES == 16 ? 4 : 8;  // of them in a row: two rows read fewer inputs than one
 static const int TOGETHER = LANES == 16 ? 4 : 2;   // output channels side by side: AVX-512 has twice as many registers
 static const int SHARED = 4;                       // vectors in a tile of each of them
 static const int64_t AHEAD = 2;                    // output channels
@@ -204,7 +205,7 @@ static void conv(const Task& task) {
     const Conv c = {step, task.arena, columns, first_lanes(floats - (columns - 1) * LANES), step.stride[1] * LANES,
                     pixels && step.groups == step.in.channels && step.groups > 1};
     const int64_t most = step.together > 1 ? SHARED : REGISTERS;
-    const int64_t k = step.stride[1] > 2 ? 1 : even_part(columns, most), r = even_part(step.out.height, most / k);
+    const int64_t k = step.stride[1] > 2 ? 1 : even_part(columns, most < WIDEST ? most : WIDEST), r = even_part(step.out.height, most / k);
     const bool strided = step.stride[1] == 2;
     const auto kernel = step.together > 1 ? (strided ? tiled<Convolve<TOGETHER, 2>, SHARED> : tiled<Convolve<TOGETHER, 1>, SHARED>)
                         : !strided        ? tiled<Convolve<1, 1>, REGISTERS>

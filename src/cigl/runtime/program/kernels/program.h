@@ -58,6 +58,10 @@ struct Step {
     int64_t kept;                      // which of in, add, out, other outlive the pass (bits 1, 2, 4, 8)
     int64_t outside;                   // which of them are numbers of the caller's tensors
     int64_t per_batch;                 // run once, after all blocks have run the steps before it
+    int64_t banded;                    // so many steps, from this one on, run together, a band of rows after the other
+    int64_t band, lead;                // rows in a band, and how many more a step does at first: later steps read them
+    int64_t rolling;                   // which of in, add, out, other hold one band at a time
+    int64_t before;                    // rows that were done in bands before this one (set while running)
 };
 
 struct Program {
@@ -110,7 +114,8 @@ constexpr Field FIELDS[] = {
     FIELD(Step, mean), FIELD(Step, mean2), FIELD(Step, sums), FIELD(Step, target), FIELD(Step, places),
     FIELD(Step, ranks), FIELD(Step, off),
     FIELD(Step, norm), FIELD(Step, count), FIELD(Step, kept), FIELD(Step, outside),
-    FIELD(Step, per_batch),
+    FIELD(Step, per_batch), FIELD(Step, banded), FIELD(Step, band), FIELD(Step, lead), FIELD(Step, rolling),
+    FIELD(Step, before),
     WHOLE(Program), FIELD(Program, steps), FIELD(Program, count), FIELD(Program, images), FIELD(Program, lanes),
     FIELD(Program, spread), FIELD(Program, arena), FIELD(Program, threads), FIELD(Program, kept),
     FIELD(Program, groups),

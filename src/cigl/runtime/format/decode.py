@@ -110,8 +110,8 @@ def _signature(data: Any, nodes: list[Node]) -> Signature:
         "conditions": (list, is_condition),
     }
     for field, (kind, fits) in checks.items():
-        found: Any = data.get(field) if isinstance(data, dict) else None
-        if not isinstance(found, kind) or len(found) > _MOST or not all(map(fits, found)):
+        right = isinstance(data, dict) and isinstance(data.get(field), kind) and len(data[field]) <= _MOST
+        if not right or not all(map(fits, data[field])):
             raise Damaged("the signature of its graph is malformed")
     fixed = {tuple(path): value for path, value in data["fixed"]}
     dtypes = [None if name is None else DTYPES[name] for name in data["dtypes"]]

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import cigl.data.check as checking
 from cigl.cli import app
 from cigl.common.errors import CiglError, CiglWarning
-from cigl.data.check import check, require_readable
+from cigl.data.check import check_images, require_readable
 from cigl.data.splits.folder import scan
 
 
@@ -37,7 +37,7 @@ def spoil(photos):
 
 
 def test_a_good_folder_is_read_once(photos, monkeypatch):
-    found = check(scan(photos))
+    found = check_images(scan(photos))
     assert found.problems() == []
     assert (found.smallest, found.largest) == ((40, 48), (40, 63))
     monkeypatch.setattr(checking, "examined", lambda path: pytest.fail("read again"))
@@ -49,7 +49,7 @@ def test_a_good_folder_is_read_once(photos, monkeypatch):
 
 def test_what_is_wrong_has_a_sentence_each(photos):
     spoil(photos)
-    found = check(scan(photos)).problems()
+    found = check_images(scan(photos)).problems()
     wanted = [
         "no images of the class 'c'",
         "00.jpg can't be read",

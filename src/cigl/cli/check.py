@@ -34,12 +34,12 @@ def data_check(
       cigl data check photos
     """
     from cigl.data import images_at
-    from cigl.data.check import check
+    from cigl.data.check import check_images
     from cigl.data.splits.folder import scan
 
     tree = scan(images_at(place))
     with counting("reading images", as_json) as tick:
-        found = check(tree, workers, tick)
+        found = check_images(tree, workers, tick)
     if as_json:
         typer.echo(json.dumps(_plain(found)))
     else:

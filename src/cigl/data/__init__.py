@@ -15,9 +15,9 @@ import torch
 
 from cigl.common.errors import CiglError, unknown
 from cigl.common.preprocessing import Preprocessing
-from cigl.data import fetch
 from cigl.data.augment import ImageStore
 from cigl.data.catalogue import FETCHED, GENERATED, OWN, STREAMED, Dataset
+from cigl.data.fetch import fetch_dataset
 from cigl.data.sources import store
 from cigl.data.sources.memory import Images, MemorySplit
 from cigl.data.sources.own import from_reference, from_tensors
@@ -52,7 +52,7 @@ def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool 
     """
     root = store.root(folder)
     if name in FETCHED:
-        return fetch.fetch(name, FETCHED[name], root, progress)
+        return fetch_dataset(name, FETCHED[name], root, progress)
     if images := _images(name, root):
         scan(images)
         return images

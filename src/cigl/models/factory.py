@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from cigl.common.errors import CiglError
-from cigl.common.references import load_reference
+from cigl.common.references import made_by
 
 
 def from_factory(name: str, classes: int, shape: tuple[int, ...]) -> nn.Module:
@@ -18,13 +18,7 @@ def from_factory(name: str, classes: int, shape: tuple[int, ...]) -> nn.Module:
     >>> from_factory("torch.nn:Identity", classes=10, shape=(3, 32, 32))
     Identity()
     """
-    factory = load_reference(name, "model")
-    if not callable(factory):
-        raise CiglError(f"{name} is a {type(factory).__name__}, but must be callable.")
-    try:
-        model = _call(factory, classes, shape)
-    except Exception as error:
-        raise CiglError(f"{name} could not make a network: {type(error).__name__}: {error}") from error
+    model = made_by(name, "network", lambda factory: _call(factory, classes, shape))
     if not isinstance(model, nn.Module):
         raise CiglError(f"{name} returned {type(model).__name__}, but must return a torch.nn.Module.")
     return model

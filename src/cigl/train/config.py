@@ -17,6 +17,7 @@ from typing import Any, Literal
 from cigl.common.errors import CiglError, unknown
 from cigl.common.extras import from_extra
 from cigl.common.numbers import is_number
+from cigl.common.text import one_line
 
 Temperature = Literal["none", "holdout", "pilot"]
 TEMPERATURES: tuple[Temperature, ...] = typing.get_args(Temperature)
@@ -339,7 +340,7 @@ def read_keys(path: Path) -> dict[str, Any]:
         text = path.read_text("utf-8")
         content, twice = yaml.safe_load(text), _written_twice(yaml.compose(text, yaml.SafeLoader), set())
     except (OSError, ValueError, RecursionError, OverflowError, yaml.YAMLError) as error:
-        raise CiglError(f"the configuration {path} can't be read: {' '.join(str(error).split())}.") from error
+        raise CiglError(f"the configuration {path} can't be read: {one_line(error)}.") from error
     if twice is not None:
         line = twice.start_mark.line + 1
         raise CiglError(

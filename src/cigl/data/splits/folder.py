@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from cigl.common.errors import CiglError
 from cigl.common.images import ENDINGS, image_files
-from cigl.common.preprocessing import printable
-from cigl.common.text import listed
+from cigl.common.text import listed, printable
 
 _ANNOTATIONS = "val_annotations.txt"
 

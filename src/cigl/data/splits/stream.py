@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from cigl.common.errors import CiglError, CiglWarning
 from cigl.common.images import read, size_of
-from cigl.common.preprocessing import LONGEST_NAME, Preprocessing, printable
+from cigl.common.preprocessing import LONGEST_NAME, Preprocessing
+from cigl.common.text import printable
 from cigl.data.splits.folder import Listing, Tree, scan
 from cigl.data.splits.picture import random_crop, random_shift
 from cigl.data.splits.split import Loading, Source, Split, part_of

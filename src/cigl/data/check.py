@@ -46,7 +46,7 @@ class Checked:
         """Sentences that say what to do."""
         found = self.tree.problems()
         found += _some(self.unreadable, "images can't be read")
-        tested = self.tree.judged_by
+        tested = self.tree.judged_by or "the part that is held out"
         found += _some(
             [f"{one} is the same file as {other}: a network is not tested on what it was trained on." for one, other in
              self.copies],

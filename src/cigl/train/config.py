@@ -26,6 +26,7 @@ Options = tuple[tuple[str, Any], ...]  # names and values; a tuple, so that a co
 
 Limit = tuple[Callable[[Any], bool], str]  # what a value must be, and the end of a sentence on one that isn't
 SHARE: Limit = lambda share: 0 <= share < 1, "give a share from 0 to below 1"
+PART: Limit = lambda share: 0 < share < 1, "give a share above 0 and below 1"
 ABOVE_0: Limit = lambda number: number > 0, "it must be above 0"
 NOT_NEGATIVE: Limit = lambda number: number >= 0, "it can't be negative, give 0 or more"
 EPOCHS: Limit = lambda number: 0 < number <= 10**6, "it must be above 0, give at most a million"
@@ -54,7 +55,7 @@ class Config:
     'cigl'
     """
 
-    dataset: str = option("mnist1d", "a name from `cigl data list`, folder:PATH or package.module:function")
+    dataset: str = option("mnist1d", "a name from `cigl data list`, a folder of images or package.module:function")
     model: str = option("mlp", "a name from `cigl models`, or package.module:factory")
     method: str = option("cigl", "a name from `cigl methods`, or package.module:Name")
     sparsity: float = option(0.8, "share of zeros, from 0 to below 1", SHARE)
@@ -71,8 +72,11 @@ class Config:
     )
     image_size: int | None = option(
         None,
-        "side of the square input in pixels, for image folders (default: theirs, at most 224)",
+        "side of the square input in pixels, for image folders (default: by their size and number)",
         PIXELS,
+    )
+    val_split: float = option(
+        0.2, "share of each class that is held out as test data, for image folders without train/ and val/", PART
     )
     validation: float = option(0.0, "share of the training data to hold out; 0.1 with --temperature holdout", SHARE)
     redraw: bool = option(False, "hold out a different part of the data for each seed")
@@ -145,7 +149,7 @@ class Config:
         # as it was before there were such keys: digests name the folders of runs
         old = {
             "options": {}, "kernels": "auto", "redraw": False, "image_size": None, "subset": "first",
-            "decay_biases": True,
+            "decay_biases": True, "val_split": 0.2,
         }  # fmt: skip
         for name, usual in old.items():
             if keys[name] == usual or (name == "subset" and self.train_size is None):

@@ -51,7 +51,8 @@ class Splits:
 
     @classmethod
     def of(cls, config: Config) -> Splits:
-        source = cigl.data.open(config.dataset, seed=0, image_size=config.image_size)
+        own = config.redraw and cigl.data.images_at(config.dataset) is not None
+        source = cigl.data.open(config.dataset, None, config.seed if own else 0, config.image_size, config.val_split)
         train, validation = source.train, None
         if config.train_size is not None:
             if not 0 < config.train_size <= len(train):

@@ -19,6 +19,15 @@ def printable(name: str) -> str:
     return "".join(letter if letter.isprintable() else "�" for letter in name)
 
 
+def first_line(error: BaseException, longest: int | None = None) -> str:
+    """What stands first where another library's error says a lot.
+
+    >>> first_line(RuntimeError("sizes don't match\\nat line 3")), first_line(RuntimeError())
+    ("sizes don't match", 'RuntimeError')
+    """
+    return (str(error).strip().partition("\n")[0] or type(error).__name__)[:longest]
+
+
 def listed(names: Iterable[object], most: int = 3) -> str:
     """Names for a sentence, not more than a few of them.
 

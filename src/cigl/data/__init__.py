@@ -92,9 +92,9 @@ def open(
         return GENERATED[name].generate(seed, root)
     if name in FETCHED:
         return _stored(name, FETCHED[name], root / name)
-    if name in STREAMED:
-        return STREAMED[name].open(images, image_size)
     if images is not None:
+        if name in STREAMED:
+            return STREAMED[name].open(images, image_size)
         return open_folder(name, images, image_size, val_split, seed)
     if ":" in name:
         return from_reference(name)

@@ -79,3 +79,20 @@ def test_a_folder_of_classes_is_checked(photos):
     assert result.exit_code == 0
     assert result.output.startswith("38 training images and 10 held out to judge by, 2 classes, 19 training images")
     assert f"cigl train --dataset {photos}  train on these images" in result.output
+
+
+def test_fine_tuning_prunes_weights_that_are_given(photos, tmp_path):
+    """What a network has learnt on these colours is not lost on the way to 80 % zeros."""
+    first, second = tmp_path / "a", tmp_path / "b"
+    more = ["--model", "convnet", "--image-size", "30", "--quiet"]
+    dense = ["train", "--dataset", str(photos), *more, "--method", "dense", "--sparsity", "0", "--epochs", "6"]
+    assert runner.invoke(app, [*dense, "--out", str(first)]).exit_code == 0
+    tune = ["train", "--dataset", str(photos), *more, "--pretrained", str(first / "model.safetensors"), "--epochs", "4"]
+    result = runner.invoke(app, [*tune, "--out", str(second)])
+    assert result.exit_code == 0, result.output
+    run = RunFolder(second)
+    assert run.read_config().method == "gmp"
+    assert run.read_json("result.json")["density"] == pytest.approx(0.2, abs=0.01)
+    assert run.read_json("result.json")["test"]["report"]["accuracy"]["value"] > 0.8
+    (first / "model.safetensors").unlink()  # no longer needed
+    assert runner.invoke(app, ["evaluate", str(second)]).exit_code == 0

@@ -34,6 +34,7 @@ def train_command(**options: Any) -> None:
       cigl train --preset fashion-mnist-mlp --method rigl --out runs/rigl
       cigl train --method cigl-rise
       cigl train --dataset photos
+      cigl train --dataset photos --pretrained resnet18.pth
       cigl train --resume runs/rigl
       torchrun --nproc-per-node 4 -m cigl train --out runs/a
     """
@@ -240,7 +241,7 @@ _OWN: list[tuple[str, Any, Any, str]] = [  # those that are not keys of a run
 _METAVARS = {"options": "NAME=VALUE"}
 _METHOD = "Method (by default as the method defines them)"
 _PANELS = {
-    "What is trained": "dataset model method sparsity epochs seed",
+    "What is trained": "dataset model pretrained method sparsity epochs seed",
     "Data": "batch_size train_size subset image_size validation val_split redraw augment workers",
     _METHOD: "",  # all keys that are in no other panel
     "Optimizer": "optimizer lr momentum nesterov weight_decay decay_biases "

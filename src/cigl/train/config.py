@@ -57,6 +57,10 @@ class Config:
 
     dataset: str = option("mnist1d", "a name from `cigl data list`, a folder of images or package.module:function")
     model: str = option("mlp", "a name from `cigl models`, or package.module:factory")
+    pretrained: str | None = option(
+        None,
+        "weights to start from: a .safetensors file or a state dict of the same network, or of torchvision's or timm's",
+    )
     method: str = option("cigl", "a name from `cigl methods`, or package.module:Name")
     sparsity: float = option(0.8, "share of zeros, from 0 to below 1", SHARE)
     epochs: int = option(60, "number of epochs", EPOCHS)
@@ -149,7 +153,7 @@ class Config:
         # as it was before there were such keys: digests name the folders of runs
         old = {
             "options": {}, "kernels": "auto", "redraw": False, "image_size": None, "subset": "first",
-            "decay_biases": True, "val_split": 0.2,
+            "decay_biases": True, "val_split": 0.2, "pretrained": None,
         }  # fmt: skip
         for name, usual in old.items():
             if keys[name] == usual or (name == "subset" and self.train_size is None):

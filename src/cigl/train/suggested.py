@@ -27,19 +27,22 @@ def suggested(dataset: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], s
         raise CiglError(f"val_split is {given['val_split']!r}: give a number.", arguments=("val_split",)) from error
     tree = scan(images, share)
     number, side = len(tree.train.paths), usual_size(tree)
-    few, is_sgd = number < FEW, given.get("optimizer") == "sgd"
-    epochs = int(given.get("epochs", max(15, min(60, 30_000 // number))))
+    few, is_sgd, tuned = number < FEW, given.get("optimizer") == "sgd", given.get("pretrained") is not None
+    epochs = int(given.get("epochs", max(15, min(20 if tuned else 60, 30_000 // number))))
+    batch_size = int(given.get("batch_size", max(1, min(16 if number < 1_000 else 64, number // 4))))
     keys = {
-        "model": "convnet" if few else "resnet18",
-        "image_size": min(side, 64 if few else 128),
-        "batch_size": max(1, min(16 if number < 1_000 else 64, number // 4)),
+        "model": "convnet" if few and not tuned else "resnet18",
+        "image_size": 128 if tuned else min(side, 64 if few else 128),
+        "batch_size": batch_size,
         "epochs": epochs,
         "optimizer": "adamw",
-        "lr": 0.02 if is_sgd else 0.002,
+        "lr": (0.02 if is_sgd else 0.002) / (4 if tuned else 1),
         "weight_decay": 5e-4 if is_sgd else 0.01,
         "schedule": "cosine",
         "warmup_epochs": epochs / 10,
     }
+    if tuned and "method" not in given:  # weights that are good are taken away one by one
+        keys |= {"method": "gmp", "update_every": max(1, epochs * (number // batch_size) // 40)}
     chosen = {name: value for name, value in keys.items() if name not in given}
     judged = f"{tree.judged_by}/" if tree.judged_by else f"{percent(share)} of each class, held out (--val-split)"
     about = (

@@ -77,9 +77,9 @@ format: $(INSTALLED)
 
 docs: $(INSTALLED)  ## the site of the documentation, in site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
-	@echo "the site is in site/: open site/index.html, or run 'make docs-serve' to have its search too"
+	@echo "the documentation is in site/index.html"
 
-docs-serve: $(INSTALLED)  ## the site at http://127.0.0.1:8000, with its search, built again when a page changes
+docs-serve: $(INSTALLED)  ## the site at http://127.0.0.1:8000, built again when a page changes
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 clean:

@@ -251,9 +251,9 @@ def _check_times(method: Method, table: Timetable) -> None:
     few = len(snapshots) < 5 and method.average_of == "Z*W" and not method.keep_snapshots
     if few and method.has_random_mask:
         message = (
-            f"only {count(len(snapshots), 'snapshot')} will be averaged, so much of Z's noise stays in the result, and "
-            "so short a training may lose several points of accuracy by the mask: average_of='p*W' averages Z's "
-            "expectation instead, and 'cigl-auto' has a mask only where it helps."
+            f"only {count(len(snapshots), 'snapshot')} will be averaged, so much of Z's noise stays in the result: "
+            "average_of='p*W' averages its expectation instead. So short a training may also lose several points of "
+            "accuracy by the mask itself; 'cigl-auto' has one only where it helps."
         )
         warnings.warn(CiglWarning(message, arguments=("average_of",)), stacklevel=3)
 

@@ -116,6 +116,7 @@ class Summary:
     total: Row
     notes: tuple[str, ...] = ()  # why layers run masked that could run sparse
     optimizer: str = ""  # what its states were found to be, where it is not one of torch's
+    instructions: str = ""  # the instruction set that sparse kernels use
     random_mask: str = ""  # what Z follows, or may cost
 
     def __str__(self) -> str:
@@ -139,7 +140,8 @@ class Summary:
         return [head, *([cells[name] for name in head] for cells in map(_cells, (*self.rows, self.total)))]
 
     def _remarks(self) -> list[str]:
-        notes = [f"not everything runs on sparse kernels: {note}" for note in self.notes]
+        notes = [f"sparse kernels: {self.instructions}"] if "sparse" in {row.kernels for row in self.rows} else []
+        notes += [f"not everything runs on sparse kernels: {note}" for note in self.notes]
         return notes + [text for text in (self.optimizer, self.random_mask) if text]
 
 
@@ -210,7 +212,7 @@ def summarize(context: Context, places: Mapping[str, int]) -> Summary:
     )
     title = f"{context.method.name}: step {context.step} of {context.table.steps}"
     optimizer, notes = context.states.describe(layers), tuple(context.kernels.reasons)
-    return Summary(title, tuple(rows), total, notes, optimizer, _random_mask(context))
+    return Summary(title, tuple(rows), total, notes, optimizer, context.kernels.instructions, _random_mask(context))
 
 
 def _random_mask(context: Context) -> str:

@@ -82,7 +82,9 @@ class Config:
     val_split: float = option(
         0.2, "share of each class that is held out as test data, for image folders without train/ and val/", PART
     )
-    validation: float = option(0.0, "share of the training data to hold out; 0.1 with --temperature holdout", SHARE)
+    validation: float = option(
+        0.0, "share of the training data to hold out; 0.1 with --temperature holdout and with cigl-auto", SHARE
+    )
     redraw: bool = option(False, "hold out a different part of the data for each seed")
     augment: bool = option(True, "augment images (pad, crop, flip) if that is usual for the dataset")
     optimizer: Literal["sgd", "adam", "adamw"] = option("sgd", "optimizer: sgd, adam or adamw")

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import cigl
+from cigl.runtime.program import library
 
 EAGER = cigl.method("cigl-auto", patience=0, gain=20.0, update_every=3)
 
@@ -185,3 +186,22 @@ def test_training_goes_on_under_a_mask_that_follows():
     F.cross_entropy(model(x), y).backward()
     assert any(not z[sparse.masks[name]].all() for name, z in sparse.random_masks.items())
     optimizer.step()
+
+
+def test_sparse_kernels_see_a_mask_that_begins_in_the_middle():
+    if not library.available():
+        pytest.skip(library.reason())
+    results = []
+    for kernels in ("masked", "sparse"):
+        torch.manual_seed(0)
+        model = mlp()
+        optimizer = sgd(model, momentum=0.9)
+        method = cigl.method("cigl-auto", patience=0, gain=60.0, update_every=3)
+        sparse = attach(model, optimizer, method, kernels=kernels, validation=held_out(wrong=0.9, shuffle=False))
+        run(model, optimizer, 40)
+        assert {row.kernels for row in sparse.summary().rows} == {kernels}
+        assert sparse.controller.history[0].step == 5  # before, there was none
+        assert sparse.mask_rate > 0.3
+        results.append((sparse.masks, model[0].weight.detach()))
+    assert states_equal(results[0][0], results[1][0])
+    torch.testing.assert_close(results[0][1], results[1][1], atol=1e-5, rtol=1e-4)

@@ -67,7 +67,8 @@ def save(context: Context, places: Mapping[str, int], averages: Averages, comple
         "layers": {layer.name: _save_layer(layer) for layer in context.layers},
         "collection": None if context.collection is None else context.collection.state_dict(),
         "places": dict(places),
-        "kernels": context.kind,  # for the record: a run may resume with others
+        "kernels": context.kind,  # for the record, both: a run may resume with others
+        "instructions": context.kernels.instructions,
     }
     if context.controller is not None:
         state["controller"] = context.controller.state_dict()

@@ -62,7 +62,7 @@ def test_no_flag_is_made_twice(key):
 def test_warnings_of_a_run_speak_in_flags(tmp_path):
     result = runner.invoke(app, ["train", "--out", str(tmp_path / "a"), *QUICK])
     assert "warning: only 1 snapshot will be averaged" in result.output
-    assert "--average-of p*W averages Z's expectation instead, " in result.output
+    assert "--average-of p*W averages its expectation instead." in result.output
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import cigl
-from cigl.sparsify.parameters.geometry import Layout
+from cigl.sparsify.parameters.geometry import UnitLayout
 
 LARGE_MASKS = {  # a Z of one rate, and one that rises in 10 of 40 steps to a rate per layer
     "cigl": cigl.method("cigl", random_mask=0.3, update_every=3),
@@ -39,7 +39,7 @@ def batch(step: int, shape: tuple[int, ...] = (16, 12), classes: int = 4) -> tup
     return x, x.flatten(1)[:, :classes].argmax(1)
 
 
-def fans(layout: Layout, mask: Tensor) -> tuple[Tensor, Tensor]:
+def fans(layout: UnitLayout, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Fan-in and fan-out of a whole mask."""
     return layout.fans_at(mask.flatten().nonzero().squeeze(1), tuple(mask.shape))
 

@@ -14,6 +14,15 @@ def one_line(error: BaseException, longest: int = 300) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:longest].removesuffix(".")
 
 
+def first_line(error: BaseException, longest: int | None = None) -> str:
+    """What stands first where another library's error says a lot.
+
+    >>> first_line(RuntimeError("sizes don't match\\nat line 3")), first_line(RuntimeError())
+    ("sizes don't match", 'RuntimeError')
+    """
+    return (str(error).strip().partition("\n")[0] or type(error).__name__)[:longest]
+
+
 def listed(names: Iterable[object], most: int = 3) -> str:
     """Names for a sentence, not more than a few of them.
 

@@ -11,7 +11,7 @@ from typing import Any
 from cigl.common import tensors
 from cigl.common.errors import CiglError, CiglWarning
 from cigl.integrations.session import Session
-from cigl.sparsify.methods.averaging import Mean
+from cigl.sparsify.methods.averaging import RunningMean
 from cigl.sparsify.methods.catalogue import Method
 from cigl.sparsify.results.batch_norm import Forward
 from cigl.sparsify.sparsifier import Sparsifier
@@ -78,7 +78,7 @@ class CigLCallback(TrainerCallback):  # type: ignore[misc]
                 f"{sparse.method.name} prunes as it trains, so the best checkpoint may be one with too few zeros: set "
                 "load_best_model_at_end=False."
             )
-        if isinstance(sparse.collection, Mean):
+        if isinstance(sparse.collection, RunningMean):
             message = (
                 "load_best_model_at_end keeps the checkpoint that scored best, as it was evaluated, so nothing is "
                 f"averaged: leave it out for {sparse.method.name}'s average."

@@ -26,7 +26,7 @@ from cigl.sparsify.methods.distribution import allocate
 from cigl.sparsify.methods.rounds import count_weights
 from cigl.sparsify.methods.schedule import Decay, Rise, Timetable
 from cigl.sparsify.optimizers.state import OptimizerState
-from cigl.sparsify.optimizers.wrappers import check_held, check_under_random_mask, follow
+from cigl.sparsify.optimizers.wrappers import check_held, check_under_random_mask, resolve_optimizer
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.parameters.select import LayerChoice, select, warn_of_dense_majority
 from cigl.sparsify.sparsifier import Sparsifier
@@ -91,7 +91,7 @@ def attach(
     """
     if not isinstance(model, nn.Module):
         raise CiglError("attach takes a torch.nn.Module and a torch.optim.Optimizer, in this order.")
-    followed = follow(optimizer)
+    chain = resolve_optimizer(optimizer)
     model = unwrap(model, in_training=True)
     options = {
         "update_every": update_every,
@@ -119,10 +119,10 @@ def attach(
     check_all_sharded({s.name: s.parameter for s in selected})
     if sparsity:
         warn_of_dense_majority(model, selected, layers or {})
-    check_held(followed, [(s.name, s.parameter) for s in selected])
+    check_held(chain, [(s.name, s.parameter) for s in selected])
     if chosen.has_random_mask:
-        check_under_random_mask(followed)
-    states = OptimizerState(followed, state)
+        check_under_random_mask(chain)
+    states = OptimizerState(chain, state)
     states.check_sharded(s.parameter for s in selected)
     if initial == "random":
         _check_not_sparse([(s.name, s.parameter) for s in selected])
@@ -166,7 +166,7 @@ def _make_sparse(sparse: Sparsifier, context: Context, rescale: bool) -> None:
             layer.clear_inactive()
             if rescale:
                 _rescale(layer)
-        context.zeros.seal()
+        context.invariant.snapshot()
     except BaseException:
         for tensor, value in before:
             tensor.copy_(value)
@@ -291,7 +291,7 @@ def _rescale(layer: Layer) -> None:
     layout, shape = layer.selected.layout, tuple(layer.shape)
     factors = (layout.dense_fan_in(shape) / layer.fans()[0].clamp_min(1)).sqrt()
     active = layer.active()
-    units, _ = layout.ends(torch.from_numpy(layer.part.in_whole(active).astype(np.int64)), shape)
+    units, _ = layout.ends(torch.from_numpy(layer.part.to_global(active).astype(np.int64)), shape)
     positions = layer.positions(active)
     scales = factors[units].to(layer.weight)
     write(layer.weight, positions, read(layer.weight, positions) * scales)

@@ -12,7 +12,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from cigl.common.errors import CiglError
 from cigl.sparsify.guards.checks import check_agreed
 from cigl.sparsify.loop.context import Context
-from cigl.sparsify.methods.averaging import Collection, Mean, Snapshots
+from cigl.sparsify.methods.averaging import Collection, RunningMean, Snapshots
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.results.ema import Ema
 from cigl.sparsify.tensors.shards import check_all_sharded, has_shards, is_sharded, like, refusal, reshard, rows_of
@@ -67,7 +67,7 @@ def _check(context: Context, parameters: Mapping[str, nn.Parameter]) -> None:
     for layer in context.layers:
         parameter = parameters.get(layer.name)
         if parameter is None or parameter.shape != layer.shape:
-            raise CiglError(f"{layer.name} has another shape since the model was sharded: detach, and attach anew.")
+            raise CiglError(f"{layer.name} has another shape since the model was sharded: detach, and attach again.")
         if reason := refusal(parameter, [owner.module for owner in layer.selected.owners]):
             raise CiglError(f"{layer.name} {reason}.")
     check_all_sharded({layer.name: parameters[layer.name] for layer in context.layers})
@@ -85,7 +85,7 @@ def _shard_averages(
     def rows(values: dict[str, Tensor]) -> dict[str, Tensor]:
         return {n: rows_of(parameters[n], v).clone() if n in parameters else v for n, v in values.items()}
 
-    if isinstance(collection, Mean):
+    if isinstance(collection, RunningMean):
         collection.mean, collection.squares = rows(collection.mean), rows(collection.squares)
     elif isinstance(collection, Snapshots):
         collection.models = [rows(model) for model in collection.models]
@@ -95,7 +95,7 @@ def _shard_averages(
 
 def _replace_in_optimizers(context: Context, names: Mapping[Any, str], parameters: Mapping[str, nn.Parameter]) -> None:
     """An optimizer that was built before sharding holds the parameters of then."""
-    for optimizer in context.states.followed.chain:
+    for optimizer in context.states.chain.optimizers:
         for group in optimizer.param_groups:
             group["params"] = [parameters[names[p]] if p in names else p for p in group["params"]]
         for old in [p for p in optimizer.state if p in names]:

@@ -19,9 +19,9 @@ from cigl.sparsify.follow_sharding import Sharding
 from cigl.sparsify.guards.agreement import Agreement
 from cigl.sparsify.guards.checks import Checks
 from cigl.sparsify.guards.unselected import Unselected
-from cigl.sparsify.loop.absent import Absent
 from cigl.sparsify.loop.binding import Binding
 from cigl.sparsify.loop.context import Context
+from cigl.sparsify.loop.detached import DetachedSparsifier
 from cigl.sparsify.loop.kernels import NoKernels, make
 from cigl.sparsify.loop.loop import Loop
 from cigl.sparsify.methods.averaging import Collection
@@ -78,7 +78,7 @@ class Sparsifier:
                 self._calls.paused,
             )
             undo.callback(context.kernels.remove)
-            self._binding = Binding(context.model, context.states.followed, context.layers, self._loop)
+            self._binding = Binding(context.model, context.states.chain, context.layers, self._loop)
             undo.pop_all()
 
     # Looking
@@ -272,7 +272,7 @@ class Sparsifier:
         self._context.random_mask.mask_changed()
         self._unselected.parameters_were_replaced()
         self._binding.renew(self.layers)
-        self._context.zeros.seal()
+        self._context.invariant.snapshot()
 
     def _check(self) -> None:
         if self._context.is_detached:
@@ -281,13 +281,13 @@ class Sparsifier:
         self._context.check_modules()
         self._unselected.check()
         self._checks.run(self.step)
-        self._context.zeros.report()
+        self._context.invariant.check_result()
         self._agreement.compare_results(self.step)
 
     # Copies: a sparsifier belongs to one model, and a copy of the model goes without
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Absent:
-        return Absent()
+    def __deepcopy__(self, memo: dict[int, Any]) -> DetachedSparsifier:
+        return DetachedSparsifier()
 
-    def __reduce__(self) -> tuple[type[Absent], tuple[()]]:
-        return Absent, ()
+    def __reduce__(self) -> tuple[type[DetachedSparsifier], tuple[()]]:
+        return DetachedSparsifier, ()

@@ -24,7 +24,7 @@ from cigl.sparsify.loop.context import Context
 from cigl.sparsify.methods.catalogue import Method
 from cigl.sparsify.methods.schedule import Timetable
 from cigl.sparsify.parameters.layer import Layer
-from cigl.sparsify.tensors.shards import sums
+from cigl.sparsify.tensors.shards import all_reduce_rows
 
 
 class CallCounter:
@@ -168,7 +168,7 @@ def summarize(context: Context, places: Mapping[str, int]) -> Summary:
     layers = context.layers
     parts = segments(context.method, context.table)
     rates = context.mask_rates if context.method.has_random_mask else {}
-    nonzeros = sums([layer.part for layer in layers], [[layer.nonzeros()] for layer in layers])
+    nonzeros = all_reduce_rows([layer.part for layer in layers], [[layer.nonzeros()] for layer in layers])
     rows = []
     for layer, (nonzero,) in zip(layers, nonzeros, strict=True):
         fan_in, fan_out = layer.fans()

@@ -30,7 +30,7 @@ from cigl.data import Source, Split
 from cigl.data.check import require_readable
 from cigl.data.splits.split import WHOLE, Share
 from cigl.sparsify.attaching import attach
-from cigl.sparsify.methods.averaging import Mean
+from cigl.sparsify.methods.averaging import RunningMean
 from cigl.sparsify.methods.catalogue import Method, method, options
 from cigl.sparsify.methods.schedule import CycleTimetable
 from cigl.sparsify.results.batch_norm import running_norms
@@ -248,7 +248,7 @@ class Trainer:
         """The finished model; batch-norm statistics from training data where they must be re-estimated."""
         wanted = self.sparse.needs_loader or self.config.reestimate
         batches = self._training_batches(self.config.epochs, 0, self.ranks.share)
-        name = "averaging the weights" if isinstance(self.sparse.collection, Mean) else "finishing the model"
+        name = "averaging the weights" if isinstance(self.sparse.collection, RunningMean) else "finishing the model"
         with phase(name + " and re-estimating batch norm" * wanted):
             model = self.sparse.finalize(batches if wanted else None).eval()
         if wanted:

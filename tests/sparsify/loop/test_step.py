@@ -81,10 +81,10 @@ def test_nothing_of_a_step_is_left_at_its_end():
     model, optimizer, sparse = attached("cigl", update_every=1)
     for number in range(1, 4):
         F.cross_entropy(model(batch(number)[0]), batch(number)[1]).backward()
-        assert all(layer.set_aside is not None and layer.gradient is not None for layer in sparse.layers)
+        assert all(layer.suspended is not None and layer.gradient is not None for layer in sparse.layers)
         optimizer.step()
         assert sparse._loop.step is None
-        assert all(layer.set_aside is None and layer.gradient is None for layer in sparse.layers)
+        assert all(layer.suspended is None and layer.gradient is None for layer in sparse.layers)
 
 
 def test_a_warning_made_an_error_at_the_end_of_training_loses_nothing():

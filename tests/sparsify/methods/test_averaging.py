@@ -2,13 +2,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cigl.sparsify.methods.averaging import Mean, Snapshots
+from cigl.sparsify.methods.averaging import RunningMean, Snapshots
 
 
 @given(st.integers(1, 12), st.booleans())
 def test_moments_are_those_of_the_stack(count, offset):
     models = [{"w": torch.randn(7, generator=torch.Generator().manual_seed(i)) + 1000.0 * offset} for i in range(count)]
-    mean = Mean(second_moment=True)
+    mean = RunningMean(second_moment=True)
     for model in models:
         mean.add(model)
     stack = torch.stack([model["w"].double() for model in models])
@@ -19,7 +19,7 @@ def test_moments_are_those_of_the_stack(count, offset):
 
 
 def test_half_precision_is_averaged_in_single():
-    mean = Mean()
+    mean = RunningMean()
     for value in (1.0, 2.0**-9, 2.0**-9):
         mean.add({"w": torch.full((1,), value, dtype=torch.bfloat16)})
     assert mean.mean["w"].dtype == torch.float32
@@ -28,7 +28,7 @@ def test_half_precision_is_averaged_in_single():
 
 def test_what_goes_in_is_copied():
     value = torch.ones(3)
-    mean, snapshots = Mean(), Snapshots()
+    mean, snapshots = RunningMean(), Snapshots()
     mean.add({"w": value})
     snapshots.add({"w": value})
     value.zero_()
@@ -36,10 +36,10 @@ def test_what_goes_in_is_copied():
 
 
 def test_states_round_trip():
-    for collection in (Mean(True), Snapshots()):
+    for collection in (RunningMean(True), Snapshots()):
         for i in range(3):
             collection.add({"w": torch.full((2,), float(i))})
-        copy = Mean(True) if isinstance(collection, Mean) else Snapshots()
+        copy = RunningMean(True) if isinstance(collection, RunningMean) else Snapshots()
         copy.load_state_dict(collection.state_dict(), {"w": torch.zeros(2)})
         for each in (copy, collection):
             each.add({"w": torch.full((2,), 7.0)})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from loops import attach, fans, sgd
 from torch import nn
 
-from cigl.sparsify.parameters.geometry import Layout, layout_of
+from cigl.sparsify.parameters.geometry import UnitLayout, layout_of
 from cigl.sparsify.parameters.select import select
 
 transformers = pytest.importorskip("transformers")
@@ -85,7 +85,7 @@ def test_fans_are_those_of_the_jacobian(name, seed):
 @given(st.integers(0, 10_000))
 def test_fans_of_a_bilinear_layer(seed):
     mask = torch.rand(4, 3, 5, generator=torch.Generator().manual_seed(seed)) < 0.2
-    fan_in, fan_out = fans(Layout(bilinear=True), mask)
+    fan_in, fan_out = fans(UnitLayout(bilinear=True), mask)
     assert fan_in.tolist() == [int(mask[o].sum()) for o in range(4)]
     assert fan_out.tolist() == [int(mask[:, i].sum()) for i in range(3)] + [int(mask[:, :, j].sum()) for j in range(5)]
 
@@ -127,11 +127,11 @@ def test_gates_and_experts_are_read_as_torch_and_transformers_store_them():
     }
     by_kind = {kind: {s.name: s for s in select(experts(kind))} for kind in ("Mixtral", "GptOss")}
     assert set(by_kind["GptOss"]) == {"gate_up_proj", "down_proj"}  # not their biases, which are matrices too
-    assert by_kind["Mixtral"]["gate_up_proj"].layout == Layout(batched=True)
-    assert by_kind["GptOss"]["down_proj"].layout == Layout(batched=True, inputs_first=True)
+    assert by_kind["Mixtral"]["gate_up_proj"].layout == UnitLayout(batched=True)
+    assert by_kind["GptOss"]["down_proj"].layout == UnitLayout(batched=True, inputs_first=True)
     config = transformers.Llama4TextConfig(hidden_size=4, intermediate_size=3, num_local_experts=2)
     llama = transformers.models.llama4.modeling_llama4.Llama4TextExperts(config)
-    assert {s.layout for s in select(llama)} == {Layout(batched=True, inputs_first=True)}
+    assert {s.layout for s in select(llama)} == {UnitLayout(batched=True, inputs_first=True)}
 
 
 def erk_by_fans(model, density):

@@ -23,7 +23,7 @@ class Processes:
     def __init__(self, number):
         self.barrier, self.sent, self.parts = threading.Barrier(number), 0, {}
 
-    def total(self, part, numbers):
+    def all_reduce(self, part, numbers):
         self.parts[threading.get_ident()] = numbers
         if self.barrier.wait() == 0:
             self.sent += numbers.numel()
@@ -34,13 +34,13 @@ class Processes:
     def sum_before(self, part, numbers):
         row = torch.zeros(self.barrier.parties, len(numbers), dtype=torch.int64)
         row[part.group.place.number] = torch.tensor(numbers)
-        return self.total(part, row)[: part.group.place.number].sum(0).tolist()
+        return self.all_reduce(part, row)[: part.group.place.number].sum(0).tolist()
 
 
 def over_threads(tensors, counts, cuts, monkeypatch):
     """Each tensor cut at the same places (as shares of its size); the positions that the threads find together."""
     processes, group = Processes(len(cuts) + 1), SimpleNamespace(place=threading.local())
-    monkeypatch.setattr(selection, "total", processes.total)
+    monkeypatch.setattr(selection, "all_reduce", processes.all_reduce)
     monkeypatch.setattr(selection, "sum_before", processes.sum_before)
     found = [[] for _ in tensors]
 

@@ -5,7 +5,7 @@ process leaves a short record of a step in its store (the one that the processes
 others have left. No collective is called, so that a process that trains alone, or another model, can't hang.
 
 Processes train one model together if the gradient that their optimizers are about to apply is the same, bit by bit;
-whoever averages gradients, DistributedDataParallel or the user's own loop, makes it so. Others are left in peace.
+whoever averages gradients, DistributedDataParallel or the user's own loop, makes it so. Others are not touched.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from cigl.common.errors import CiglError, CiglWarning
 from cigl.sparsify.guards.fingerprints import fingerprint, fingerprints
 from cigl.sparsify.guards.unselected import Unselected
 from cigl.sparsify.parameters.layer import Layer
-from cigl.sparsify.tensors.shards import check_same, is_sharded, sums
+from cigl.sparsify.tensors.shards import all_reduce_rows, check_same, is_sharded
 
 Fingerprints = Mapping[str, tuple[int, Mapping[str, int]]]  # of each layer's weights and optimizer state
 
@@ -50,7 +50,7 @@ class Checks:
         if belong_together:
             check_fingerprints(self._layers, self._loaded, step)
             self._loaded = {}
-        # Weights that were saved with this M may have been written to before: zeros.py sets that right.
+        # Weights that were saved with this M may have been written to before: mask_invariant.py sets that right.
         check_zeros(self._layers, weights=not belong_together)
         self._loaded = None
 
@@ -84,7 +84,7 @@ def check_zeros(layers: Sequence[Layer], weights: bool = True) -> None:
         outside, states = ~layer.mask, layer.states()
         found = [int(((layer.weight != 0) & outside).sum())]
         found += [int(((s.tensor != 0) & (s.tensor != s.of_zero) & outside).sum()) for s in states]
-        ((in_weights, *in_states),) = sums([layer.part], [found])
+        ((in_weights, *in_states),) = all_reduce_rows([layer.part], [found])
         if weights and (stray := int(in_weights)):
             raise CiglError(
                 f"the weights loaded into the model have {stray} non-zeros outside the mask of {layer.name}: "

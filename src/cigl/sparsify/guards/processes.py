@@ -24,7 +24,7 @@ class Processes:
         self._ddp: DistributedDataParallel | None = None
 
     @property
-    def are_several(self) -> bool:
+    def is_distributed(self) -> bool:
         return self._ddp is not None
 
     def find(self) -> None:

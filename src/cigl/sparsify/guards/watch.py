@@ -21,7 +21,7 @@ _MARGIN = 0.1  # of the announced length
 
 
 class Watch:
-    """Counts from the start of this process: a resumed run is watched anew."""
+    """Counts from the start of this process: a resumed run is watched from its own start."""
 
     def __init__(self, model: nn.Module, layers: Sequence[Layer], table: Timetable):
         self._model, self._layers, self._announced = model, layers, table.steps
@@ -33,7 +33,7 @@ class Watch:
         self._after: Tensor | None = None  # ... and at the end of the last step
         self._stands_still = True
         self._reached: set[str] = set()
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
     def forward(self) -> None:
         """In a training forward, with Z in force."""
@@ -42,7 +42,7 @@ class Watch:
         now = self._sample()
         self._moves += self._before is not None and not _same(now, self._before)
         if self._moves == 2:  # once may be a perturbation that is taken back (SAM)
-            self._say(
+            self._warn_once(
                 "the weights move from one backward pass to the next, but no step of the attached optimizer is seen: "
                 "steps are counted by the optimizer that was given to cigl.attach, so masks, schedule and average "
                 "stand still. Attach with the optimizer that trains the model, and step that one."
@@ -72,7 +72,7 @@ class Watch:
     def _may_be_copied(self) -> None:
         """Results are copies of the model: that one fails should not be news after the training."""
         if not has_shards(self._model) and (what := uncopyable(self._model)):
-            self._say(
+            self._warn_once(
                 f"the model can't be copied ({what}), so finalize will fail: keep outside of it what is not a tensor, "
                 "a module or plain data, or give it a __deepcopy__."
             )
@@ -82,18 +82,18 @@ class Watch:
         self._reached.update(layer.name for layer in trained if layer.parameter.grad is not None)
         missing = [layer.name for layer in trained if layer.name not in self._reached]
         if self._steps == _NO_GRADIENT and missing and len(missing) == len(trained):
-            self._say(
+            self._warn_once(
                 f"{self._steps} optimizer steps were seen, but no gradient has reached a sparse weight: train the "
                 "attached model itself, not a copy of it, with weights that require gradients."
             )
         elif self._steps == _FIRST and missing and len(missing) < len(trained):
             more = f" (and {len(missing) - 1} more layers)" if len(missing) > 1 else ""
-            self._say(
+            self._warn_once(
                 f"no gradient has reached {missing[0]}{more} in {self._steps} steps, so its mask can't learn: is it "
                 f"used in the forward? If not, leave it out with layers={{{missing[0]!r}: False}}."
             )
         elif self._steps == _FIRST and not missing and self._stands_still:
-            self._say(
+            self._warn_once(
                 f"the weights of {self._watched().name} have not moved in {self._steps} optimizer steps: look at the "
                 "learning rate and at what the optimizer's groups hold."
             )
@@ -101,12 +101,12 @@ class Watch:
 
     def _past_the_end(self, step: int, announced: int) -> None:
         if step == announced + 1:
-            self._say(
+            self._warn_once(
                 f"training continues past the {announced} steps announced to cigl.attach: no more topology "
                 "rounds, and the average continues."
             )
         if step == announced + max(2, int(announced * _MARGIN) + 1):
-            self._say(
+            self._warn_once(
                 f"{step} steps were seen, more than a tenth past the {announced} announced: rounds and averaging "
                 "were laid out for another training. epochs and steps_per_epoch count optimizer steps."
             )
@@ -135,9 +135,9 @@ class Watch:
         layer = self._watched()
         return layer.weight[: max(1, _SAMPLE * layer.shape[0] // layer.size)].clone()
 
-    def _say(self, message: str) -> None:
-        if message not in self._said:
-            self._said.add(message)
+    def _warn_once(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
             warnings.warn(message, CiglWarning, stacklevel=4)
 
 

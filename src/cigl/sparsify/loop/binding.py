@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from cigl.common.errors import CiglError
-from cigl.sparsify.optimizers.wrappers import Followed, load_hooks
+from cigl.sparsify.optimizers.wrappers import OptimizerChain, load_hooks
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.tensors.shards import is_sharded
 
@@ -90,9 +90,9 @@ def is_attached(model: nn.Module) -> bool:
 class Binding:
     """All hooks of one sparsifier; ``remove`` takes them out again."""
 
-    def __init__(self, model: nn.Module, followed: Followed, layers: Iterable[Layer], listener: Listener):
-        self._model, self._optimizer, self._listener = model, followed.stepping, listener
-        self._followed = followed
+    def __init__(self, model: nn.Module, chain: OptimizerChain, layers: Iterable[Layer], listener: Listener):
+        self._model, self._optimizer, self._listener = model, chain.stepping, listener
+        self._chain = chain
         self._inside = False  # a forward of the root is under way: it alone decides about Z
         self._handles: list[Any] = []
         try:
@@ -133,7 +133,7 @@ class Binding:
         self._add(after)
         # Prepended, so that hooks of the user's see M*W.
         optimizer._optimizer_step_post_hooks.move_to_end(after.id, last=False)  # type: ignore[attr-defined]
-        self._handles += load_hooks(self._followed, lambda _: listener.on_load_end())
+        self._handles += load_hooks(self._chain, lambda _: listener.on_load_end())
 
     def _add(self, handle: Any) -> None:
         self._handles.append(handle)
@@ -178,7 +178,7 @@ def _true_weights(layer: Layer, attribute: str) -> Callable[..., None]:
     """``state_dict()`` holds M*W also while Z is in force."""
 
     def hook(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-        if layer.set_aside is not None and prefix + attribute in state:
+        if layer.suspended is not None and prefix + attribute in state:
             state[prefix + attribute] = layer.whole(layer.true_weight())
 
     return hook
@@ -186,7 +186,7 @@ def _true_weights(layer: Layer, attribute: str) -> Callable[..., None]:
 
 def _on_gradient(layer: Layer, listener: Listener, handles: list[Any]) -> None:
     parameter, trainable = layer.parameter, layer.parameter.requires_grad
-    # Weak, because a tensor's hooks are out of the garbage collector's sight: a cycle would live for ever.
+    # Weak, because a tensor's hooks are out of the garbage collector's sight: a cycle would live forever.
     weak_layer, weak_listener = weakref.ref(layer), weakref.ref(listener)
 
     def before(gradient: Tensor) -> None:

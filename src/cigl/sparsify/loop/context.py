@@ -10,10 +10,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from cigl.sparsify.guards.checks import check_modules
+from cigl.sparsify.guards.mask_invariant import MaskInvariant
 from cigl.sparsify.guards.processes import Processes
 from cigl.sparsify.guards.watch import Watch
-from cigl.sparsify.guards.zeros import Zeros
-from cigl.sparsify.loop.absent import Absent
+from cigl.sparsify.loop.detached import DetachedSparsifier
 from cigl.sparsify.loop.kernels import Kernels, NoKernels
 from cigl.sparsify.methods.averaging import Collection
 from cigl.sparsify.methods.catalogue import Method
@@ -40,7 +40,7 @@ class Context:
     collection: Collection | None = field(init=False)
     random_mask: RandomMask = field(init=False)
     processes: Processes = field(init=False)
-    zeros: Zeros = field(init=False)
+    invariant: MaskInvariant = field(init=False)
     watch: Watch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class Context:
         self.collection = method.collection()
         self.random_mask = RandomMask(self.layers, method, table, int(self.settings["seed"]))
         self.processes = Processes(self.layers, method.has_random_mask or bool(table.update_steps))
-        self.zeros = Zeros(self.layers)
+        self.invariant = MaskInvariant(self.layers)
         self.watch = Watch(self.model, self.layers, table)
 
     @property
@@ -82,8 +82,8 @@ class Context:
 
     # Copies: what belongs to one model, a copy of the model goes without
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Absent:
-        return Absent()
+    def __deepcopy__(self, memo: dict[int, Any]) -> DetachedSparsifier:
+        return DetachedSparsifier()
 
-    def __reduce__(self) -> tuple[type[Absent], tuple[()]]:
-        return Absent, ()
+    def __reduce__(self) -> tuple[type[DetachedSparsifier], tuple[()]]:
+        return DetachedSparsifier, ()

@@ -12,7 +12,7 @@ from cigl.sparsify.loop.context import Context
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.tensors.flat_indexing import is_finite
 from cigl.sparsify.tensors.random_numbers import Positions
-from cigl.sparsify.tensors.shards import is_sharded, sums
+from cigl.sparsify.tensors.shards import all_reduce_rows, is_sharded
 
 
 class DenseGradients:
@@ -63,7 +63,7 @@ class DenseGradients:
 
     def average(self) -> None:
         """Under DDP, each process has kept its own gradient. A layer that one of them didn't use counts 0."""
-        if not self._processes.are_several or self._are_averaged or not self._are_wanted:
+        if not self._processes.is_distributed or self._are_averaged or not self._are_wanted:
             return
         for layer in filter(self._is_wanted, self._layers):
             if layer.gradient is None:
@@ -77,14 +77,14 @@ class DenseGradients:
         """Before the update: none may have NaN or Inf, on whichever process."""
         found = self._overflow
         if self._are_wanted:
-            flags = sums(self._parts, [[layer is self._overflow] for layer in self._layers])
+            flags = all_reduce_rows(self._parts, [[layer is self._overflow] for layer in self._layers])
             found = next((layer for layer, (flag,) in zip(self._layers, flags, strict=True) if flag), None)
         if found is not None:
             raise self._not_finite(found)
 
     def rescale(self, active: Mapping[str, Positions]) -> None:
         """As p.grad was applied: without a GradScaler's factor, and clipped."""
-        applied = sums(self._parts, [layer.gradient_sums(active[layer.name]) for layer in self._layers])
+        applied = all_reduce_rows(self._parts, [layer.gradient_sums(active[layer.name]) for layer in self._layers])
         for layer, (kept, used) in zip(self._layers, applied, strict=True):
             layer.rescale_gradient(kept, used)
 

@@ -72,14 +72,14 @@ class Loop:
                 self._context.kernels.on_forward()
             if not self.has_begun:
                 self._checks.run(self._context.step)
-                self._context.zeros.restore(everywhere=self._context.table.updates(self._context.step + 1))
+                self._context.invariant.restore(everywhere=self._context.table.updates(self._context.step + 1))
             else:
                 self._current().dense_gradients.forget_discarded()
             self._current().forward(whole=not is_part)
             self._context.watch.forward()
             return
         if not self.has_begun:
-            self._context.zeros.notice()
+            self._context.invariant.check_eval()
             if is_part and self._context.method.has_random_mask and torch.is_grad_enabled():
                 explain_backward(module, self._context.layers, self)
         if self.step is not None:
@@ -128,7 +128,7 @@ class Loop:
         self._checks.weights_were_loaded()
 
     def restore_weights(self) -> None:
-        """Whatever the moment, the parameters hold M*W, and the next training forward begins the step anew."""
+        """Whatever the moment, the parameters hold M*W, and the next training forward begins the step again."""
         if self.step is not None:
             self.step.abandon()
             self._drop()
@@ -138,4 +138,4 @@ class Loop:
         for layer in self._context.layers:
             layer.end_step()
         self._context.kernels.end_step()
-        self._context.zeros.seal()
+        self._context.invariant.snapshot()

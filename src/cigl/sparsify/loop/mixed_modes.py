@@ -17,12 +17,12 @@ from cigl.sparsify.loop.binding import Hook
 from cigl.sparsify.parameters.layer import Layer
 
 
-class Begins(Protocol):
+class HasBegun(Protocol):
     @property
     def has_begun(self) -> bool: ...
 
 
-def explain_backward(module: nn.Module, layers: Sequence[Layer], steps: Begins) -> None:
+def explain_backward(module: nn.Module, layers: Sequence[Layer], steps: HasBegun) -> None:
     """At an eval forward of a part, with a graph, before any training forward of the step: look after its backward."""
     own = {id(parameter) for parameter in module.parameters()}
     weights = [layer.parameter for layer in layers if id(layer.parameter) in own]

@@ -189,7 +189,7 @@ class Step:
             if method.average_of == "p*W":
                 weight *= 1 - rate
             else:
-                layer.apply_z(weight)
+                layer.zero_switched_off(weight)
             values[layer.name] = weight
         if method.keep_snapshots:
             values |= dict(model.named_buffers())

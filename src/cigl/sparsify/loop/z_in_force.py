@@ -30,21 +30,21 @@ class ZInForce:
             return
         if in_kernels:
             for layer, rate in zip(self._layers, self._rates, strict=True):
-                law = random_mask.law(layer, "z", self._step, rate)
-                layer.held_z = self._context.kernels.hold_z(layer.parameter, *law)
+                hashed_by = random_mask.hash_key_and_threshold(layer, "z", self._step, rate)
+                layer.held_z = self._context.kernels.hold_z(layer.parameter, *hashed_by)
         if all(layer.held_z is not None for layer in self._layers):
             return
         drawn = random_mask.draw("z", self._step, self._rates)
         zeros = torch.zeros(max(len(off) for off in drawn))
         for layer, off in zip(self._layers, drawn, strict=True):
             if layer.held_z is None:
-                layer.switch_off(off, zeros[: len(off)].to(layer.weight))
+                layer.apply_z(off, zeros[: len(off)].to(layer.weight))
         torch.clear_autocast_cache()  # it may hold casts of the weights before
 
     def put_in_parameters(self, layers: Iterable[Layer]) -> None:
         """Torch is about to read these layers' weights: a Z that only sparse kernels know acts in them, too."""
         for layer in layers:
-            layer.put_in_force()
+            layer.materialize_z()
 
     def suspend(self) -> None:
         """The parameters hold M*W."""
@@ -61,7 +61,7 @@ class ZInForce:
     def end(self) -> None:
         """After the update: what Z had switched off is as it was, weights and optimizer state."""
         for layer in self._layers:
-            layer.switch_on()
+            layer.restore()
 
     def mask_gradient(self, layer: Layer) -> None:
         """p.grad by M*Z, which the kernels may have done."""

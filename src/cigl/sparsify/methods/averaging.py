@@ -17,7 +17,7 @@ from cigl.common.errors import CiglError
 Values = Mapping[str, Tensor]
 
 
-class Mean:
+class RunningMean:
     """A running mean, and with ``second_moment`` the variance about it (Welford's recurrence).
 
     The mean is Algorithm 1's W_CigL; mean and variance together are the moment-matched posterior of the
@@ -93,7 +93,7 @@ def _check_names(values: Values, before: Values) -> None:
         name = min(values.keys() ^ before.keys())
         raise CiglError(
             f"{name} was {'added to' if name in values else 'removed from'} the model after the first snapshot was "
-            "taken: change the model before averaging begins, or detach and attach anew."
+            "taken: change the model before averaging begins, or detach and attach again."
         )
 
 
@@ -112,4 +112,4 @@ def _fitting(values: Values, expected: Values, others: bool = False) -> dict[str
     return {name: value.to(expected.get(name, value).device, copy=True) for name, value in values.items()}
 
 
-Collection = Mean | Snapshots
+Collection = RunningMean | Snapshots

@@ -24,7 +24,7 @@ from cigl.common.errors import CiglError, unknown
 from cigl.common.numbers import is_number
 from cigl.common.references import load_reference
 from cigl.common.text import percent
-from cigl.sparsify.methods.averaging import Collection, Mean, Snapshots
+from cigl.sparsify.methods.averaging import Collection, RunningMean, Snapshots
 from cigl.sparsify.methods.options import Option, check, options_of
 from cigl.sparsify.methods.schedule import CycleTimetable, Decay, Rise, Timetable, constant, cosine, rate_at, rise
 from cigl.sparsify.parameters.layer import Layer
@@ -152,7 +152,7 @@ class Method:
     def collection(self) -> Collection | None:
         if self.average_from is None:
             return None
-        return Snapshots() if self.keep_snapshots else Mean(bool(self.second_moment))
+        return Snapshots() if self.keep_snapshots else RunningMean(bool(self.second_moment))
 
     def describe(self) -> dict[str, Any]:
         """The method as plain data that survives JSON, to be compared and saved."""

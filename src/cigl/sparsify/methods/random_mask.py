@@ -45,7 +45,7 @@ class RandomMask:
             return list(parts)
         return [part.to(layer.bits.device) for layer, part in zip(self._layers, parts, strict=True)]
 
-    def law(self, layer: Layer, stream: str, number: int, rate: float) -> tuple[int, int]:
+    def hash_key_and_threshold(self, layer: Layer, stream: str, number: int, rate: float) -> tuple[int, int]:
         """The key of a layer's random numbers, and the threshold below which they switch a weight off."""
         return key(self._seed, stream, number, layer.name), _threshold(rate)
 
@@ -72,10 +72,10 @@ class Draw:
     def __init__(self, active: Mapping[str, Positions], parts: Sequence[Part] = ()):
         self.names = list(active)
         self.positions: Positions = np.concatenate(list(active.values()))
-        self.in_whole = self.positions
+        self.to_global = self.positions
         if any(part.start for part in parts):  # local rows of sharded weights
             pairs = zip(parts, active.values(), strict=True)
-            self.in_whole = np.concatenate([part.in_whole(positions) for part, positions in pairs])
+            self.to_global = np.concatenate([part.to_global(positions) for part, positions in pairs])
         self.counts = [len(part) for part in active.values()]
         self.bounds = [0, *(int(end) for end in np.cumsum(self.counts))]
 
@@ -89,7 +89,7 @@ class Draw:
             (start, end, key(seed, stream, step, name))
             for start, end, name in zip(self.bounds, self.bounds[1:], self.names, strict=False)
         ]
-        numbers = mix(self.in_whole, spans)
+        numbers = mix(self.to_global, spans)
         is_off = np.empty(numbers.shape, bool)
         for (start, end, _), rate in zip(spans, rates, strict=True):
             np.less(numbers[start:end], np.uint32(_threshold(rate)), out=is_off[start:end])

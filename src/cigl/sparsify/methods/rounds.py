@@ -9,7 +9,7 @@ from cigl.sparsify.methods.schedule import Timetable
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.tensors.flat_indexing import as_scores, fill
 from cigl.sparsify.tensors.random_numbers import Positions
-from cigl.sparsify.tensors.shards import sums
+from cigl.sparsify.tensors.shards import all_reduce_rows
 from cigl.sparsify.tensors.topology import Change, Proposal, changes
 
 _VARIANCES = ("exp_avg_sq", "square_avg")
@@ -36,7 +36,9 @@ def update_topology(
     decided = dict(zip(proposals, changes(list(proposals.values())), strict=True))
     new = [layer.change_mask(change) for layer, change in decided.items()]
     parts = [layer.part for layer in decided]
-    counted = sums(parts, [[c.active.size, explored] for c, explored in zip(decided.values(), new, strict=True)])
+    counted = all_reduce_rows(
+        parts, [[c.active.size, explored] for c, explored in zip(decided.values(), new, strict=True)]
+    )
     for layer, (count, explored) in zip(decided, counted, strict=True):
         layer.count, layer.explored_count = int(count), layer.explored_count + int(explored)
     if method.start_variance == "mean":
@@ -47,7 +49,7 @@ def update_topology(
 def count_weights(layers: Sequence[Layer]) -> None:
     """Active and explored weights over all processes, after M was set as a whole."""
     parts = [layer.part for layer in layers]
-    counted = sums(parts, [[int(layer.mask.sum()), int(layer.explored.sum())] for layer in layers])
+    counted = all_reduce_rows(parts, [[int(layer.mask.sum()), int(layer.explored.sum())] for layer in layers])
     for layer, (count, explored) in zip(layers, counted, strict=True):
         layer.count, layer.explored_count = int(count), int(explored)
 
@@ -57,6 +59,6 @@ def _start_variances(decided: Mapping[Layer, Change]) -> None:
     for layer, change in decided.items():
         states = [state for state in layer.states() if state.name in _VARIANCES and state.of_zero == 0]
         totals = [float(state.tensor.sum()) for state in states]
-        ((grown, *totals),) = sums([layer.part], [[change.grown.size, *totals]])
+        ((grown, *totals),) = all_reduce_rows([layer.part], [[change.grown.size, *totals]])
         for state, total in zip(states, totals, strict=True):
             fill(state.tensor, layer.positions(change.grown), total / max(1, layer.count - int(grown)))

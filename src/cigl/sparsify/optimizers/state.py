@@ -17,12 +17,12 @@ from torch.optim import Optimizer
 from cigl.common.errors import CiglError
 from cigl.common.numbers import is_number
 from cigl.sparsify.optimizers.inference import Fresh, Masked, Observation, Verdict
-from cigl.sparsify.optimizers.wrappers import Followed
+from cigl.sparsify.optimizers.wrappers import OptimizerChain
 from cigl.sparsify.tensors.flat_indexing import fill, keep_only, write
 from cigl.sparsify.tensors.shards import is_sharded, local
 
 
-class Option(NamedTuple):
+class GroupOption(NamedTuple):
     """The value of a new weight's state is the first of these options that the parameter's group has."""
 
     names: tuple[str, ...]
@@ -32,7 +32,7 @@ class Option(NamedTuple):
 class Known:
     """An optimizer's states per weight, each with the value that a new weight starts from."""
 
-    states: Mapping[str, Fresh | Option]
+    states: Mapping[str, Fresh | GroupOption]
     keeps_zeros: bool = False  # a weight whose value, gradient and state are zero stays exactly so
 
 
@@ -51,8 +51,10 @@ _KNOWN: dict[type[Optimizer], Known] = {
     optim.RMSprop: _zeros("square_avg", "momentum_buffer", "grad_avg"),
     optim.Adadelta: _zeros("square_avg", "acc_delta"),
     optim.Adamax: Known({"exp_avg": 0.0, "exp_inf": 0.0}),  # eps is added to exp_inf
-    optim.Adagrad: Known({"sum": Option(("initial_accumulator_value",))}),
-    optim.Rprop: Known({"prev": 0.0, "step_size": Option(("initial_lr", "lr"))}),  # a scheduler keeps the first one
+    optim.Adagrad: Known({"sum": GroupOption(("initial_accumulator_value",))}),
+    optim.Rprop: Known(
+        {"prev": 0.0, "step_size": GroupOption(("initial_lr", "lr"))}
+    ),  # a scheduler keeps the first one
     optim.ASGD: Known({"ax": "weight"}),
     optim.Adafactor: Known({"variance": 0.0}),  # of vectors; the moments of a matrix are factored
 }
@@ -94,14 +96,14 @@ class StateTensor(NamedTuple):
 class OptimizerState:
     """The state of all optimizers that move the model's weights; ``optimizer`` is the one that steps."""
 
-    def __init__(self, followed: Followed, named: Iterable[str] | Mapping[str, Fresh] | None = None):
-        self.followed = followed
-        self.optimizer = followed.stepping
+    def __init__(self, chain: OptimizerChain, named: Iterable[str] | Mapping[str, Fresh] | None = None):
+        self.chain = chain
+        self.optimizer = chain.stepping
         self._named = named is not None
         self.verdicts = _read_names(dict.fromkeys(_COPIES, "weight") if named is None else named)
         table = {} if self._named else _KNOWN
-        self._owners = [(owner, table.get(type(owner))) for owner in followed.keeping_state]
-        self.is_known = len(followed.chain) == 1 and None not in (known for _, known in self._owners)
+        self._owners = [(owner, table.get(type(owner))) for owner in chain.stateful_optimizers]
+        self.is_known = len(chain.optimizers) == 1 and None not in (known for _, known in self._owners)
         self.keeps_zeros = all(known is not None and known.keeps_zeros for _, known in self._owners)
         self._observations: list[Observation] = []
 
@@ -125,7 +127,7 @@ class OptimizerState:
                 shape = parameter.shape
                 for name, fresh in known.states.items():
                     if name in state and (value := state[name]) is not None and value.shape == shape:
-                        new = self._option(fresh, parameter) if isinstance(fresh, Option) else fresh
+                        new = self._option(fresh, parameter) if isinstance(fresh, GroupOption) else fresh
                         found.append(StateTensor(name, local(value), new))
             if not self.is_known:
                 for name, verdict in self.verdicts.items():
@@ -149,8 +151,8 @@ class OptimizerState:
             return []
         return [owner.state.get(parameter, {}) for owner, known in self._owners if known is None]
 
-    def _option(self, option: Option, parameter: nn.Parameter) -> float:
-        group = next(g for g in self.followed.groups if any(p is parameter for p in g["params"]))
+    def _option(self, option: GroupOption, parameter: nn.Parameter) -> float:
+        group = next(g for g in self.chain.groups if any(p is parameter for p in g["params"]))
         return float(next(group[name] for name in option.names if name in group))
 
     # Finding out
@@ -191,7 +193,7 @@ class OptimizerState:
                     if isinstance(value, (list, tuple, dict)) or (isinstance(value, Tensor) and value.numel() > 1):
                         kind = followed if name in mine else undecided if name in maybe else others
                         kind[name] = kind.get(name, 0) + 1
-        names = "(".join(type(part).__name__ for part in self.followed.chain) + ")" * (len(self.followed.chain) - 1)
+        names = "(".join(type(part).__name__ for part in self.chain.optimizers) + ")" * (len(self.chain.optimizers) - 1)
         kinds = {"per weight": followed, "not per weight, left alone": others, "not decided yet": undecided}
         parts = [f"{kind}: {_counted(names, len(layers))}" for kind, names in kinds.items() if names]
         if self._named and (absent := [name for name in self.verdicts if name not in followed]):

@@ -23,25 +23,25 @@ _INSIDE = ("optimizer", "base_optimizer", "optim", "_optimizer", "_base_optimize
 
 
 @dataclass(frozen=True)
-class Followed:
+class OptimizerChain:
     """An optimizer and those inside it, from the outermost to the innermost."""
 
-    chain: tuple[Optimizer, ...]
+    optimizers: tuple[Optimizer, ...]
     stepping: Optimizer  # whose step() is a training step
 
     @property
-    def keeping_state(self) -> tuple[Optimizer, ...]:
+    def stateful_optimizers(self) -> tuple[Optimizer, ...]:
         """Each optimizer with a state of its own: a wrapper may show that of the one inside it."""
-        own = {id(optimizer.state): optimizer for optimizer in self.chain if hasattr(optimizer, "state")}
+        own = {id(optimizer.state): optimizer for optimizer in self.optimizers if hasattr(optimizer, "state")}
         return tuple(own.values())
 
     @property
     def groups(self) -> list[dict[str, Any]]:
-        groups: list[dict[str, Any]] = self.chain[0].param_groups
+        groups: list[dict[str, Any]] = self.optimizers[0].param_groups
         return groups
 
 
-def follow(optimizer: Any) -> Followed:
+def resolve_optimizer(optimizer: Any) -> OptimizerChain:
     """Look through wrappers, or refuse."""
     if not isinstance(optimizer, Optimizer):
         raise CiglError(
@@ -54,16 +54,16 @@ def follow(optimizer: Any) -> Followed:
             raise CiglError(f"{type(part).__name__} {reason}: choose another optimizer.")
     for part, inside in zip(chain, (*chain[1:], None), strict=True):
         if _reports_steps(part) and not (_steps_twice(part) and inside is not None):
-            return Followed(chain, part)
+            return OptimizerChain(chain, part)
     raise CiglError(
         f"the steps of {type(optimizer).__name__} can't be followed, because it has no step hooks: call "
         "torch.optim.Optimizer's __init__ in its own, or give cigl.attach the optimizer inside it."
     )
 
 
-def check_held(followed: Followed, parameters: list[tuple[str, Tensor]]) -> None:
+def check_held(chain: OptimizerChain, parameters: list[tuple[str, Tensor]]) -> None:
     """Every trainable parameter must be in the optimizer."""
-    held = {id(p) for group in followed.groups for p in group["params"]}
+    held = {id(p) for group in chain.groups for p in group["params"]}
     missing = [name for name, p in parameters if p.requires_grad and id(p) not in held]
     if len(missing) == len(parameters):
         raise CiglError(
@@ -77,18 +77,18 @@ def check_held(followed: Followed, parameters: list[tuple[str, Tensor]]) -> None
         )
 
 
-def check_under_random_mask(followed: Followed) -> None:
+def check_under_random_mask(chain: OptimizerChain) -> None:
     """What can't be followed where Z switches weights off."""
-    if any(group.get("slice_p", 1) > 1 for group in followed.groups):  # Prodigy
+    if any(group.get("slice_p", 1) > 1 for group in chain.groups):  # Prodigy
         raise CiglError(
-            f"{type(followed.stepping).__name__} with slice_p above 1 keeps every n-th of the first weights alone, "
+            f"{type(chain.stepping).__name__} with slice_p above 1 keeps every n-th of the first weights alone, "
             "which can't be corrected for the random mask: use slice_p=1, or a method without a random mask."
         )
 
 
-def load_hooks(followed: Followed, function: Any) -> Iterable[Any]:
+def load_hooks(chain: OptimizerChain, function: Any) -> Iterable[Any]:
     """Handles of ``function``, called after the state of any of the optimizers was loaded."""
-    for optimizer in followed.chain:
+    for optimizer in chain.optimizers:
         if "_optimizer_load_state_dict_post_hooks" in vars(optimizer):
             yield optimizer.register_load_state_dict_post_hook(function)
 

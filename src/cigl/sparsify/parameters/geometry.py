@@ -17,7 +17,7 @@ _INPUTS_FIRST = {"Llama4TextExperts", "GptOssExperts"}  # experts as (experts, i
 
 
 @dataclass(frozen=True)
-class Layout:
+class UnitLayout:
     """The dimensions of a weight: (outputs, inputs, *kernel), unless a field says otherwise.
 
     Matrices that are stacked along the outputs are one: the gates of an LSTM, query, key and value of attention.
@@ -64,29 +64,29 @@ class Layout:
         return fan_in, fan_out
 
 
-def layout_of(module: nn.Module, attribute: str, dimensions: int) -> Layout | None:
+def layout_of(module: nn.Module, attribute: str, dimensions: int) -> UnitLayout | None:
     """Of a known layer's weight; None for other parameters."""
     if isinstance(module, nn.MultiheadAttention):
-        return Layout() if attribute in _ATTENTION else None
+        return UnitLayout() if attribute in _ATTENTION else None
     if isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
-        return Layout() if attribute.startswith("weight_") else None
+        return UnitLayout() if attribute.startswith("weight_") else None
     if dimensions == 3 and not is_bias(attribute) and any(name.endswith("Experts") for name in of_transformers(module)):
         default = not _INPUTS_FIRST.isdisjoint(of_transformers(module))
-        return Layout(batched=True, inputs_first=getattr(module, "is_transposed", default))
+        return UnitLayout(batched=True, inputs_first=getattr(module, "is_transposed", default))
     if attribute != "weight":
         return None
     if isinstance(module, _ConvNd):
-        return Layout(groups=module.groups, inputs_first=module.transposed)
+        return UnitLayout(groups=module.groups, inputs_first=module.transposed)
     if isinstance(module, nn.Bilinear):
-        return Layout(bilinear=True)
+        return UnitLayout(bilinear=True)
     if "Conv1D" in of_transformers(module):
-        return Layout(inputs_first=True)
-    return Layout() if isinstance(module, nn.Linear) else None
+        return UnitLayout(inputs_first=True)
+    return UnitLayout() if isinstance(module, nn.Linear) else None
 
 
-def layout_on_request(dimensions: int) -> Layout:
+def layout_on_request(dimensions: int) -> UnitLayout:
     """Of a parameter that no known layer holds: three dimensions are a batch of matrices, as experts have it."""
-    return Layout(batched=dimensions == 3)
+    return UnitLayout(batched=dimensions == 3)
 
 
 def is_bias(attribute: str) -> bool:

@@ -22,14 +22,14 @@ from cigl.sparsify.parameters.select import Selected
 from cigl.sparsify.tensors import random_numbers
 from cigl.sparsify.tensors.flat_indexing import fill, keep_only, read, write
 from cigl.sparsify.tensors.random_numbers import Positions
-from cigl.sparsify.tensors.shards import like, local, local_gradient, part_of, total
+from cigl.sparsify.tensors.shards import all_reduce, like, local, local_gradient, part_of
 from cigl.sparsify.tensors.topology import Change
 
 _SAMPLE = 512  # weights that tell a GradScaler's factor
 
 
 @dataclass(frozen=True, eq=False)
-class SetAside:
+class SuspendedWeights:
     """What Z has switched off in a step, and how it was before."""
 
     positions: Tensor
@@ -75,7 +75,7 @@ class Layer:
     is_dense: bool = False  # M is all ones: there is nothing to mask
     count: int = 0  # active weights, over all processes (see rounds.py)
     explored_count: int = 0
-    set_aside: SetAside | None = None  # while a Z is in force in the parameter itself
+    suspended: SuspendedWeights | None = None  # while a Z is in force in the parameter itself
     held_z: Callable[[], Tensor] | None = None  # while one is in force in sparse kernels alone: its positions
     _masked: MaskedGradient | None = None
 
@@ -108,7 +108,7 @@ class Layer:
     def random_mask(self) -> Tensor:
         """Z, a new bool tensor: False where a weight is switched off."""
         mask = torch.ones_like(self.bits, dtype=torch.bool)
-        self.apply_z(mask)
+        self.zero_switched_off(mask)
         return mask
 
     def set_mask(self, mask: Tensor, explored: Tensor | None = None) -> None:
@@ -122,9 +122,9 @@ class Layer:
 
     def fans(self) -> tuple[Tensor, Tensor]:
         """Active fan-in of each output unit and fan-out of each input unit, over all processes, which must all ask."""
-        positions = torch.from_numpy(self.part.in_whole(self.active()).astype(np.int64))
+        positions = torch.from_numpy(self.part.to_global(self.active()).astype(np.int64))
         fan_in, fan_out = self.selected.layout.fans_at(positions, tuple(self.shape))
-        return total(self.part, fan_in), total(self.part, fan_out)
+        return all_reduce(self.part, fan_in), all_reduce(self.part, fan_out)
 
     def positions(self, array: Positions) -> Tensor:
         """Positions as torch takes them, on the parameter's device."""
@@ -152,17 +152,17 @@ class Layer:
     @property
     def switched_off(self) -> Tensor | None:
         """The positions that Z has switched off in the parameter itself, while it is in force there."""
-        return None if self.set_aside is None else self.set_aside.positions
+        return None if self.suspended is None else self.suspended.positions
 
-    def switch_off(self, positions: Tensor, zeros: Tensor) -> None:
+    def apply_z(self, positions: Tensor, zeros: Tensor) -> None:
         """Put Z in force: these weights and their optimizer state are set aside."""
         state = {state.name: read(state.tensor, positions) for state in self.states()}
         for name, tensor in self.optimizer.open(self.parameter).items():  # may turn out to be per weight in this step
             state[name] = read(tensor, positions)
-        self.set_aside = SetAside(positions, read(self.weight, positions), zeros, state)
-        self.set_aside.mask(self.weight)
+        self.suspended = SuspendedWeights(positions, read(self.weight, positions), zeros, state)
+        self.suspended.mask(self.weight)
 
-    def put_in_force(self) -> None:
+    def materialize_z(self) -> None:
         """A Z that was in force in sparse kernels alone: also in the parameter, for whatever reads it next.
 
         What the kernels have computed stands, so that a backward that is still due may come.
@@ -171,44 +171,44 @@ class Layer:
             positions, self.held_z = self.held_z(), None
             zeros = torch.zeros(positions.shape, dtype=self.weight.dtype)
             with _unsafe_preserve_version_counter(self.parameter):
-                self.switch_off(positions, zeros)
+                self.apply_z(positions, zeros)
 
-    def apply_z(self, tensor: Tensor) -> None:
+    def zero_switched_off(self, tensor: Tensor) -> None:
         """Zero at the weights that Z has switched off."""
-        if self.set_aside is not None:
-            fill(tensor, self.set_aside.positions, 0)
+        if self.suspended is not None:
+            fill(tensor, self.suspended.positions, 0)
         elif self.held_z is not None:
             fill(tensor, self.held_z(), 0)
 
     def suspend(self) -> None:
         """M*W for an eval forward, while Z stays in force."""
-        if self.set_aside is not None:
-            self.set_aside.restore(self.weight)
+        if self.suspended is not None:
+            self.suspended.restore(self.weight)
 
     def resume(self) -> None:
-        if self.set_aside is not None:
-            self.set_aside.mask(self.weight)
+        if self.suspended is not None:
+            self.suspended.mask(self.weight)
 
-    def switch_on(self) -> None:
+    def restore(self) -> None:
         """End of the step: what Z had switched off is as it was, weights and optimizer state."""
-        if self.set_aside is None:
+        if self.suspended is None:
             return
-        self.set_aside.restore(self.weight)
+        self.suspended.restore(self.weight)
         for state in self.states():
-            if state.name in self.set_aside.state:
-                write(state.tensor, self.set_aside.positions, self.set_aside.state[state.name])
+            if state.name in self.suspended.state:
+                write(state.tensor, self.suspended.positions, self.suspended.state[state.name])
             else:  # the optimizer has just made it, of weights that were switched off
-                state.start(self.set_aside.positions, self.set_aside.weights)
+                state.start(self.suspended.positions, self.suspended.weights)
 
     def end_step(self) -> None:
         """Nothing of a step stays."""
-        self.set_aside = self.held_z = self.gradient = None
+        self.suspended = self.held_z = self.gradient = None
 
     def true_weight(self) -> Tensor:
         """A copy of M*W, also while Z is in force."""
         weight = self.weight.clone()
-        if self.set_aside is not None:
-            self.set_aside.restore(weight)
+        if self.suspended is not None:
+            self.suspended.restore(weight)
         return weight
 
     def nonzeros(self) -> int:
@@ -250,10 +250,10 @@ class Layer:
         assert gradient is not None
         if not self.is_dense and not from_kernels:
             keep_only(gradient, self.bits)
-        if self.set_aside is not None:
-            self.set_aside.mask(gradient)
+        if self.suspended is not None:
+            self.suspended.mask(gradient)
         elif not from_kernels:  # else the kernels have done it
-            self.apply_z(gradient)
+            self.zero_switched_off(gradient)
         self._masked = MaskedGradient.of(gradient)
 
     def gradient_was_changed(self) -> bool:

@@ -18,7 +18,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from cigl.common.errors import CiglError, CiglWarning
 from cigl.common.text import percent
-from cigl.sparsify.parameters.geometry import Layout, is_bias, layout_of, layout_on_request
+from cigl.sparsify.parameters.geometry import UnitLayout, is_bias, layout_of, layout_on_request
 from cigl.sparsify.tensors.random_numbers import LARGEST
 from cigl.sparsify.tensors.shards import local, refusal
 
@@ -79,7 +79,7 @@ class Selected(Candidate):
     density: float | None  # set by the user for this layer alone
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> UnitLayout:
         dimensions = self.parameter.dim()
         known = (layout_of(owner.module, owner.attribute, dimensions) for owner in self.owners)
         return next((layout for layout in known if layout is not None), layout_on_request(dimensions))

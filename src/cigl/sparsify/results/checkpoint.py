@@ -24,7 +24,7 @@ from cigl.sparsify.optimizers.inference import Verdict
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.results.ema import Averages, Ema
 from cigl.sparsify.results.sharded_state import unwrapped, wrapped
-from cigl.sparsify.tensors.shards import has_shards, local, sums
+from cigl.sparsify.tensors.shards import all_reduce_rows, has_shards, local
 
 VERSION = 1
 
@@ -135,7 +135,9 @@ def _read_verdicts(state: Mapping[str, Any]) -> dict[str, Verdict]:
 
 def _check_counts(context: Context, layers: Mapping[str, SavedLayer]) -> None:
     may_be_denser = context.method.starts_dense
-    ones = sums([layer.part for layer in context.layers], [[int(layers[la.name].mask.sum())] for la in context.layers])
+    ones = all_reduce_rows(
+        [layer.part for layer in context.layers], [[int(layers[la.name].mask.sum())] for la in context.layers]
+    )
     for layer, (count,) in zip(context.layers, ones, strict=True):
         if count != layer.target and not (may_be_denser and layer.target < count <= layer.size):
             raise ValueError(f"the mask of {layer.name} has {int(count)} ones instead of {layer.target}")

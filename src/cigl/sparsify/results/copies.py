@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from cigl.common.copying import deep_copy
 from cigl.common.errors import CiglError
-from cigl.sparsify.loop.absent import Absent
 from cigl.sparsify.loop.binding import remove_hooks
+from cigl.sparsify.loop.detached import DetachedSparsifier
 from cigl.sparsify.tensors.shards import has_shards, is_sharded, like, local
 
 _OWN = ("__composable_api_state_key", "_is_fsdp_managed_module", "_fsdp_use_orig_params")  # fully_shard's attributes
@@ -47,7 +47,7 @@ def _strip_cigl(model: nn.Module) -> None:
     """Take what is left of this package out of a copy."""
     remove_hooks(model)
     for module in model.modules():
-        for name in [name for name, value in vars(module).items() if isinstance(value, Absent)]:
+        for name in [name for name, value in vars(module).items() if isinstance(value, DetachedSparsifier)]:
             del vars(module)[name]
 
 

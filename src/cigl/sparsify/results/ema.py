@@ -39,7 +39,7 @@ class Ema:
         self.values: dict[str, Tensor] = {}  # in float32 at least
         self._context = context
         self._masks: dict[str, Tensor] = {}  # M at the last update
-        self._versions: dict[str, tuple[Tensor, int]] = {}  # by which a change of M is seen for nothing
+        self._versions: dict[str, tuple[Tensor, int]] = {}  # by which a change of M costs nothing to see
 
     def finalize(
         self, loader: Iterable[Any] | None = None, forward: Forward | None = None, whole: bool = False

@@ -15,16 +15,16 @@ from cigl.common.batches import default_forward
 from cigl.common.errors import CiglError, CiglWarning
 from cigl.common.numbers import is_whole
 from cigl.runtime.remembered import remember
-from cigl.sparsify.guards.zeros import count_outside
+from cigl.sparsify.guards.mask_invariant import count_outside
 from cigl.sparsify.loop.context import Context
-from cigl.sparsify.methods.averaging import Mean, Snapshots
+from cigl.sparsify.methods.averaging import RunningMean, Snapshots
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.results.batch_norm import Forward, reestimate_batch_norm, running_norms
 from cigl.sparsify.results.copies import plain_copy
 from cigl.sparsify.tensors.flat_indexing import as_scores, fill, keep_only
 from cigl.sparsify.tensors.random_numbers import key
+from cigl.sparsify.tensors.shards import all_reduce_rows, is_sharded, part_of, reshard
 from cigl.sparsify.tensors.shards import average as average_over_processes
-from cigl.sparsify.tensors.shards import is_sharded, part_of, reshard, sums
 from cigl.sparsify.tensors.topk import Request, largest_of
 
 _log = logging.getLogger("cigl")
@@ -33,7 +33,7 @@ _log = logging.getLogger("cigl")
 def finalize(
     context: Context, loader: Iterable[Any] | None, forward: Forward | None, average: bool, whole: bool = False
 ) -> nn.Module:
-    mean = context.collection if average and isinstance(context.collection, Mean) else None
+    mean = context.collection if average and isinstance(context.collection, RunningMean) else None
     if mean is not None and not mean.count:
         raise CiglError(
             f"there is nothing to average yet: {_progress(context)}; the first snapshot comes at step "
@@ -72,7 +72,7 @@ def finalize_ema(
 
 def changes_weights(context: Context, average: bool = True) -> bool:
     """Whether what ``finalize`` returns is not what was trained with: an average, or weights trained under Z."""
-    return context.method.has_random_mask or (average and isinstance(context.collection, Mean))
+    return context.method.has_random_mask or (average and isinstance(context.collection, RunningMean))
 
 
 def members(context: Context, n: int | None) -> list[nn.Module]:
@@ -106,7 +106,7 @@ def sample_posterior(
     context: Context, n: int, loader: Iterable[Any] | None, forward: Forward | None, seed: int
 ) -> list[nn.Module]:
     mean = context.collection
-    if not isinstance(mean, Mean) or not mean.second_moment:
+    if not isinstance(mean, RunningMean) or not mean.second_moment:
         raise CiglError(
             "the second moment was not kept: attach with a method that averages and keeps it, for example "
             "cigl.method('cigl', second_moment=True)."
@@ -249,7 +249,7 @@ def _with_announced_zeros(context: Context, values: Mapping[str, Tensor]) -> dic
             result[layer.name] = value = value.clone()
             keep_only(value, layer.bits)
     parts = [layer.part for layer in context.layers]
-    counts = sums(parts, [[int(result[layer.name].count_nonzero())] for layer in context.layers])
+    counts = all_reduce_rows(parts, [[int(result[layer.name].count_nonzero())] for layer in context.layers])
     for layer, (count,) in zip(context.layers, counts, strict=True):
         if count > layer.target:  # gradual pruning, before its last round
             result[layer.name] = _largest(result[layer.name], layer)

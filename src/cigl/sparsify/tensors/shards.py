@@ -28,7 +28,7 @@ class Part:
     group: Any = None  # the process group that the tensor is divided over; None: this process has all of it
     device: torch.device | None = None  # that the group communicates from
 
-    def in_whole(self, positions: Positions) -> Positions:
+    def to_global(self, positions: Positions) -> Positions:
         """Local positions as positions in the whole tensor."""
         return positions + np.uint32(self.start) if self.start else positions
 
@@ -36,7 +36,7 @@ class Part:
 WHOLE = Part()
 
 
-def total(part: Part, numbers: Tensor) -> Tensor:
+def all_reduce(part: Part, numbers: Tensor) -> Tensor:
     """The sum of a small tensor over the processes."""
     if part.group is not None:
         numbers = numbers.to(part.device)
@@ -44,13 +44,13 @@ def total(part: Part, numbers: Tensor) -> Tensor:
     return numbers.cpu()
 
 
-def sums(parts: Sequence[Part], rows: Sequence[Sequence[float]]) -> list[list[float]]:
+def all_reduce_rows(parts: Sequence[Part], rows: Sequence[Sequence[float]]) -> list[list[float]]:
     """A few numbers of each tensor, summed over the processes that hold it, which must all call it: one message."""
     result = [list(row) for row in rows]
     for group in {id(part.group): part.group for part in parts if part.group is not None}.values():
         members = [place for place, part in enumerate(parts) if part.group is group]
         mine = torch.tensor([result[place] for place in members], dtype=torch.float64)  # exact up to 2^53
-        for place, row in zip(members, total(parts[members[0]], mine).tolist(), strict=True):
+        for place, row in zip(members, all_reduce(parts[members[0]], mine).tolist(), strict=True):
             result[place] = row
     return result
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cigl.sparsify.tensors.shards import WHOLE, Part, sum_before, total
+from cigl.sparsify.tensors.shards import WHOLE, Part, all_reduce, sum_before
 
 Scores = npt.NDArray[np.float32]
 Ranks = npt.NDArray[np.int64]
@@ -133,7 +133,7 @@ def _over_processes(requests: Sequence[Request]) -> list[Ranks]:
         if all(search.is_done for search in searches):
             break
         mine = torch.tensor([search.counts(shift) for search in searches])
-        for search, counts in zip(searches, total(part, mine).tolist(), strict=True):
+        for search, counts in zip(searches, all_reduce(part, mine).tolist(), strict=True):
             search.narrow(counts, shift)
     if all(search.is_done for search in searches):
         return [search.chosen(0) for search in searches]

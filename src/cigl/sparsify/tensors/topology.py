@@ -14,7 +14,7 @@ import numpy as np
 
 from cigl.common.errors import CiglError
 from cigl.sparsify.tensors.random_numbers import Positions
-from cigl.sparsify.tensors.shards import WHOLE, Part, sums
+from cigl.sparsify.tensors.shards import WHOLE, Part, all_reduce_rows
 from cigl.sparsify.tensors.topk import Ranks, Request, Scores, largest_of
 
 
@@ -49,7 +49,7 @@ class Proposal:
 
 def changes(proposals: Sequence[Proposal]) -> list[Change]:
     """As in RigL, a weight that is dropped and grown again simply stays: it is in neither ``dropped`` nor ``grown``."""
-    if any(flag for (flag,) in sums([p.part for p in proposals], [[p.has_nan] for p in proposals])):
+    if any(flag for (flag,) in all_reduce_rows([p.part for p in proposals], [[p.has_nan] for p in proposals])):
         raise CiglError("the method's score is NaN: a topology round needs numbers.")
     best = largest_of([Request(p.keep_scores, p.keep, p.part) for p in proposals])
     growing = {place: p.grow_scores for place, p in enumerate(proposals) if p.grow_scores is not None and p.grow}

@@ -27,24 +27,24 @@ def count_outside(weight: Tensor, bits: Tensor) -> int:
     return int(((weight != 0) & (bits == 0)).sum())
 
 
-class Zeros:
+class MaskInvariant:
     """Finds non-zeros outside M; in training they are set to zero, and the first time it is said."""
 
     def __init__(self, layers: Sequence[Layer]):
         self._layers = layers
         self._versions: list[int] = []
         self._step = self._turn = 0
-        self._was_said = self._was_evaluated = False
-        self.seal()
+        self._was_warned = self._was_evaluated = False
+        self.snapshot()
 
-    def seal(self) -> None:
+    def snapshot(self) -> None:
         """The weights are as this package has left them."""
         self._versions = [layer.version for layer in self._layers]
         self._was_evaluated = False
 
     def restore(self, everywhere: bool) -> None:
         """Before a training step."""
-        if self._was_said:  # somebody writes, perhaps unseen: from now on every step masks all weights
+        if self._was_warned:  # somebody writes, perhaps unseen: from now on every step masks all weights
             for layer in self._layers:
                 keep_only(layer.weight, layer.bits)
             return
@@ -55,14 +55,14 @@ class Zeros:
         found = self._count(self._layers if everywhere else self._written())
         for layer in found:
             keep_only(layer.weight, layer.bits)
-        self._was_said = bool(found)
+        self._was_warned = bool(found)
         _warn(
             found,
             f"the weights have {{}}: something other than the optimizer's step writes to them ({_WRITERS}). They were "
             "set to zero, and will be before each step; for an average that follows the mask use sparse.ema(decay).",
         )
 
-    def notice(self) -> None:
+    def check_eval(self) -> None:
         """Before the first eval forward after a step: other weights may have been put in for it, and stay."""
         if not self._was_evaluated:
             self._was_evaluated = True
@@ -74,7 +74,7 @@ class Zeros:
                 "sparse.ema(decay) is an average that follows the mask.",
             )
 
-    def report(self) -> None:
+    def check_result(self) -> None:
         """Before a result, which has its zeros outside M whatever the model holds."""
         _warn(
             self._count(self._layers),

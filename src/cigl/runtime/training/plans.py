@@ -19,9 +19,7 @@ _LOWERED = 32  # kinds of inputs whose networks are kept
 
 
 class Plans:
-    """For the graphs of one model. ``refused`` is told what kernels must not compute, ``unreadable`` why a graph is none
-    of theirs.
-    """
+    """For the graphs of one model. ``refused`` is told what kernels must not compute, ``unreadable`` why they can't."""
 
     def __init__(
         self,

@@ -255,8 +255,7 @@ class _Run(torch.autograd.Function):
         if any(ctx.needs_input_grad):
             ctx.loan, ctx.count, ctx.subgraph, ctx.check = loan, count, subgraph, check
             # For gradients that are differentiated again, or compared. What another operation has computed is not held
-            # unless there is need: torch would free it, and here it would lie in memory twice. Checkpoints count what is
-            # saved.
+            # without need: torch would free it, and here it would lie in memory twice. Checkpoints count what is saved.
             saves = check is not None or subgraph.patterns.second_derivatives
             saves = saves or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
             inputs = [each if saves or each.is_leaf else None for each in tensors[:count]]

@@ -157,6 +157,7 @@ def bench(
         "milliseconds": {name: 1000 * each for name, each in times.items()},
         "ratios": {name: times[name] / times["cigl"] for name in times if name != "cigl"},
         "missing": missing,
+        "kernels": library.isa() if library.available() else None,
         "gflops_on_nonzeros": work / times["cigl"] / 1e9,
         "peak_gflops": None if peak is None else peak / 1e9,
         "share_of_peak": None if peak is None else work / times["cigl"] / (peak * threads),

@@ -36,7 +36,7 @@ class SparseForward:
         return type(self.layer).forward(self.layer, input)
 
 
-def in_torch(model: nn.Module) -> nn.Module:
+def without_engines(model: nn.Module) -> nn.Module:
     """The model with its layers as they were before ``replace_layers``."""
     for module in model.modules():
         if isinstance(vars(module).get("forward"), (SparseForward, SparseRecurrent)):

@@ -16,12 +16,20 @@ from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.tensors.random_numbers import LARGEST, Positions, key, mix
 from cigl.sparsify.tensors.shards import Part
 
+_STRONGEST = 0.75  # the share that a strength above 1 may switch off
+
 
 class RandomMask:
-    """Draws Z at each layer's rate, and keeps the active positions of all layers from one draw to the next."""
+    """Draws Z at each layer's rate, and keeps the active positions of all layers from one draw to the next.
 
-    def __init__(self, layers: Sequence[Layer], method: Method, table: Timetable, seed: int):
+    ``strength`` is a factor of the rates, where a controller sets one.
+    """
+
+    def __init__(
+        self, layers: Sequence[Layer], method: Method, table: Timetable, seed: int, strength: float | None = None
+    ):
         self._layers, self._method, self._table, self._seed = layers, method, table, seed
+        self.strength = strength
         self._draw: Draw | None = None
 
     def rates(self, step: int) -> list[float]:
@@ -35,7 +43,7 @@ class RandomMask:
                     f"mask_rate of method {self._method.name!r} is {rate!r} for {layer.name} in step {step}: it must "
                     "be a share in [0, 1)."
                 )
-        return rates
+        return [scaled(rate, self.strength) for rate in rates]
 
     def draw(self, stream: str, number: int, rates: Sequence[float]) -> list[Tensor]:
         """The positions that a Z switches off in each layer, at these ``rates``."""
@@ -96,6 +104,10 @@ class Draw:
         ranks = np.flatnonzero(is_off)
         counts = np.diff(np.searchsorted(ranks, self.bounds)).tolist()
         return self.positions[ranks].astype(np.int64), counts
+
+
+def scaled(rate: float, strength: float | None) -> float:
+    return rate if strength is None else min(_STRONGEST, rate * strength)
 
 
 def _threshold(rate: float) -> int:

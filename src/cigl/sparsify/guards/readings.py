@@ -35,7 +35,8 @@ class Readings:
     def step_ended(self, step: int) -> None:
         """Look at what has arrived, and start another copy where it is time."""
         if self._under_way is not None and self._under_way[1].query():
-            self._look()
+            (copy, _, asked), self._under_way = self._under_way, None
+            _answer(asked, copy)
         is_time = step & step - 1 == 0 or len(self._asked) >= _MANY
         if self._asked and is_time and self._under_way is None:
             numbers = torch.cat([asked for asked, _ in self._asked])
@@ -45,21 +46,15 @@ class Readings:
             self._under_way, self._asked = (copy, event, self._asked), []
 
     def read(self) -> None:
-        """Wait for all answers."""
+        """Wait for all answers, once."""
+        asked, self._asked = self._asked, []
         if self._under_way is not None:
-            self._under_way[1].synchronize()
-            self._look()
-        if self._asked:
-            asked, self._asked = self._asked, []
-            _answer(asked, torch.cat([numbers for numbers, _ in asked]).tolist())
-
-    def _look(self) -> None:
-        assert self._under_way is not None
-        (copy, _, asked), self._under_way = self._under_way, None
-        _answer(asked, copy.tolist())
+            asked, self._under_way = [*self._under_way[2], *asked], None
+        if asked:
+            _answer(asked, torch.cat([numbers for numbers, _ in asked]))
 
 
-def _answer(asked: list[tuple[Tensor, Answer]], numbers: list[int]) -> None:
-    for tensor, answer in asked:
-        mine, numbers = numbers[: tensor.numel()], numbers[tensor.numel() :]
-        answer(mine)
+def _answer(asked: list[tuple[Tensor, Answer]], numbers: Tensor) -> None:
+    parts = numbers.cpu().split([question.numel() for question, _ in asked])
+    for (_, answer), part in zip(asked, parts, strict=True):
+        answer(part.tolist())

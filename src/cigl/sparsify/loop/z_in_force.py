@@ -13,6 +13,7 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from cigl.sparsify.loop.context import Context
 from cigl.sparsify.parameters.active import ActiveWeights
 from cigl.sparsify.parameters.layer import Layer
+from cigl.sparsify.tensors.flat_indexing import masked, merged
 
 _ALL = -1  # layers, in place of the number of one
 
@@ -20,12 +21,12 @@ _ALL = -1  # layers, in place of the number of one
 class SuspendedWeights:
     """What Z switches off in some layers, and how it was before: the active weights and their optimizer state."""
 
-    def __init__(self, active: ActiveWeights, off: Tensor):
-        self._active, self._off = active, off
+    def __init__(self, active: ActiveWeights, on: Tensor):
+        self._kept = active.kept(on)
+        self._active, self._on = active.narrowed(on)
         self._number = {layer: number for number, layer in enumerate(active.layers)}
-        self._kept = active.kept(off)
         self._states: dict[str, dict[int, Tensor]] = {}
-        self._weights = active.write(self._parameters(), self._masked)
+        self._weights = self._active.write(self._parameters(), self._masked)
         for layer in active.layers:
             layer.suspended, layer.held_z = self, None
 
@@ -33,7 +34,7 @@ class SuspendedWeights:
         return [layer.weight for layer in self._active.layers]
 
     def _masked(self, now: Tensor) -> Tensor:
-        return now.masked_fill(self._off, 0)
+        return masked(now, self._on)
 
     def kept(self, layer: Layer) -> Tensor:
         return self._kept[self._number[layer]]
@@ -77,8 +78,8 @@ class SuspendedWeights:
 
     def _restore(self, number: int, tensors: Sequence[Tensor], old: Tensor) -> None:
         active, span = self._at(number)
-        off, old = self._off[span], old if old.shape == self._off[span].shape else old[span]
-        active.write(tensors, lambda now: torch.where(off, old, now))
+        on, old = self._on[span], old if old.shape == self._on[span].shape else old[span]
+        active.write(tensors, lambda now: merged(now, on, old))
 
     def _at(self, number: int) -> tuple[ActiveWeights, slice]:
         """One layer or all, and where its active weights stand among all."""
@@ -120,9 +121,9 @@ class ZInForce:
             torch.clear_autocast_cache()  # it may hold casts of the weights before
 
     def _materialize(self, active: Iterable[ActiveWeights]) -> None:
-        self._suspended += [SuspendedWeights(each, self._off(each)) for each in active]
+        self._suspended += [SuspendedWeights(each, self._draw(each)) for each in active]
 
-    def _off(self, active: ActiveWeights) -> Tensor:
+    def _draw(self, active: ActiveWeights) -> Tensor:
         return self._context.random_mask.draw(active, "z", self._step, self._rates)
 
     def materialize_z(self, layers: Collection[Layer]) -> None:
@@ -139,7 +140,7 @@ class ZInForce:
 
     def _kept(self, layer: Layer) -> Tensor:
         (active,) = (each for each in self._context.random_mask.active if layer in each.layers)
-        return active.kept(self._off(active))[list(active.layers).index(layer)]
+        return active.kept(self._draw(active))[list(active.layers).index(layer)]
 
     def suspend(self) -> None:
         """The parameters hold M*W."""

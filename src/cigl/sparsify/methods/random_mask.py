@@ -46,7 +46,7 @@ class RandomMask:
         self._active = None
 
     def draw(self, active: ActiveWeights, stream: str, number: int, rates: Sequence[float]) -> Tensor:
-        """Which active weights a Z switches off; ``rates`` are those of all layers."""
+        """Which active weights a Z leaves, as bits; ``rates`` are those of all layers."""
         mine = dict(zip(self._layers, rates, strict=True))
         return active.draw(self._seed, stream, number, [mine[layer] for layer in active.layers])
 

@@ -6,7 +6,8 @@ nothing, and each layer is read and written where it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from itertools import accumulate
 
 import torch
@@ -30,10 +31,9 @@ class ActiveWeights:
         self._bounds = list(accumulate(counts, initial=0))
         active = [layer.active(count) for layer, count in zip(layers, counts, strict=True)]
         places = [places_of(weight, each) for weight, each in zip(weights, active, strict=True)]
-        self._positions = None if all(a is b for a, b in zip(active, places, strict=True)) else _joined(active)
-        self._places = _joined([place + start for place, start in zip(places, self._starts, strict=False)])
-        if self._starts[-1] > 1 << 31:  # which int32 can't index
-            self._places = torch.cat(places)
+        is_row_major = all(a is b for a, b in zip(active, places, strict=True))
+        self._positions = None if is_row_major else torch.cat(active).to(torch.int32)
+        self._places = torch.cat([place + start for place, start in zip(places, self._starts, strict=False)])
 
     @classmethod
     def of(cls, layers: Sequence[Layer]) -> list[ActiveWeights]:
@@ -52,6 +52,15 @@ class ActiveWeights:
         """One of the layers alone."""
         return self if len(self.layers) == 1 else ActiveWeights([self.layers[number]], [self._counts[number]])
 
+    def narrowed(self, on: Tensor) -> tuple[ActiveWeights, Tensor]:
+        """Without the weights that a random mask leaves, on the CPU: nobody waits there for how many are left."""
+        if not on.is_cpu or len(self.layers) > 1:
+            return self, on
+        off = (on == 0).nonzero().view(-1)
+        narrowed = copy(self)
+        narrowed._places, narrowed._bounds = self._places[off], [0, len(off)]
+        return narrowed, on[off]
+
     def span(self, number: int) -> slice:
         """Where a layer's active weights stand among all."""
         return slice(self._bounds[number], self._bounds[number + 1])
@@ -59,7 +68,7 @@ class ActiveWeights:
     # Z
 
     def draw(self, seed: int, stream: str, number: int, rates: Sequence[float]) -> Tensor:
-        """Which of the weights a random mask switches off, a Bernoulli each at its layer's rate."""
+        """Which weights a random mask leaves, a Bernoulli each at its layer's rate: int32, -1, or 0 where it is off."""
         keys = [key(seed, stream, number, layer.name) for layer in self.layers]
         shifts = [layer.part.start - start for layer, start in zip(self.layers, self._starts, strict=False)]
         if self._positions is not None:
@@ -67,8 +76,8 @@ class ActiveWeights:
         limits = [threshold(rate) for rate in rates]
         rows = [shifts, keys, [k >> 32 for k in keys], [limit - (1 << 31) for limit in limits]]
         shift, low, high, limit = self._spread([[signed(number) for number in row] for row in rows])
-        positions = (self._places if self._positions is None else self._positions).to(torch.int32)
-        return below(mix(positions + shift, low, high), limit)
+        positions = self._places.to(torch.int32) if self._positions is None else self._positions
+        return below(mix(positions + shift, low, high), limit).to(torch.int32).sub_(1)
 
     def _spread(self, rows: list[list[int]]) -> list[int] | list[Tensor]:
         """Each row's number of a layer for all of its weights: as kernel arguments, so that nothing is copied."""
@@ -78,14 +87,14 @@ class ActiveWeights:
         numbers = [number for row in [*rows, self._counts] for number in row]
         table = torch.zeros(len(numbers), dtype=torch.int32, device=device)
         torch._foreach_add_(list(table.split(1)), numbers)
-        *each, counts = table.split(count)
-        spread = torch.stack(each).repeat_interleave(counts.long(), dim=1, output_size=self._bounds[-1])
+        *each, counts = table.view(-1, count)
+        spread = table.view(-1, count)[: len(each)].repeat_interleave(counts, dim=1, output_size=self._bounds[-1])
         return list(spread.unbind())
 
-    def kept(self, off: Tensor) -> list[Tensor]:
+    def kept(self, on: Tensor) -> list[Tensor]:
         """M*Z of each layer: int8, -1 where a weight is active and not switched off, else 0."""
-        flat = torch.zeros(self._starts[-1], dtype=torch.int8, device=off.device)
-        flat.scatter_(0, self._places.long(), off.to(torch.int8).sub_(1))
+        flat = torch.zeros(self._starts[-1], dtype=torch.int8, device=on.device)
+        flat.scatter_(0, self._places, on.to(torch.int8))
         return self._views(flat)
 
     # Reading and writing
@@ -98,7 +107,7 @@ class ActiveWeights:
         """Replace the active entries by what ``new`` makes of them; returns those of before."""
         flat, is_copy = self._flat(tensors)
         old = flat.index_select(0, self._places)
-        flat.scatter_(0, self._places.long(), new(old))
+        flat.scatter_(0, self._places, new(old))
         if is_copy:
             torch._foreach_copy_(list(tensors), self._views(flat))
         return old
@@ -114,7 +123,3 @@ class ActiveWeights:
         """Parts of a flat tensor in the shapes of the weights."""
         pairs = zip((layer.weight for layer in self.layers), self._starts, strict=False)
         return [flat.as_strided(weight.shape, weight.stride(), start) for weight, start in pairs]
-
-
-def _joined(parts: Iterable[Tensor]) -> Tensor:
-    return torch.cat([part.to(torch.int32) for part in parts])

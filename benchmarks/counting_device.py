@@ -256,14 +256,16 @@ def _implementation(full: str) -> Callable[..., Any]:
     return lambda *args, **kwargs: _run(op, name, args, kwargs)
 
 
-def _register() -> torch.library.Library:
+def _register() -> list[torch.library.Library]:
     _setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
     library = torch.library.Library("aten", "IMPL")
     for full in torch._C._dispatch_get_all_op_names():
         composite = torch._C._dispatch_has_kernel_for_dispatch_key(full, "CompositeImplicitAutograd")
         if full.startswith("aten::") and not composite and full != "aten::detach":  # Parameter() needs torch's own
             library.impl(full.removeprefix("aten::"), _implementation(full), "PrivateUse1")
-    return library
+    rest = torch.library.Library("_", "IMPL")
+    rest.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")  # it casts nothing
+    return [library, rest]
 
 
-LIBRARY = _register()
+_LIBRARIES = _register()

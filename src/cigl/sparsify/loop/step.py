@@ -90,8 +90,6 @@ class Step:
         if not self.has_begun:
             self._context.processes.find()
             self.z.draw(in_kernels=whole and self.update is Update.NOT_YET)
-            if self.update is not Update.NOT_YET:
-                self.z.begin_update()
         elif self.phase is Phase.SUSPENDED:
             self.z.resume()
         self.phase = Phase.AWAITING_GRADIENTS if torch.is_grad_enabled() else Phase.READY

@@ -99,6 +99,7 @@ class ZInForce:
         self._context, self._layers, self._step = context, context.layers, step
         self._rates: list[float] = []  # in each layer, once it is drawn
         self._suspended: list[SuspendedWeights] = []
+        self._is_updating = False  # the optimizer may move weights
 
     @property
     def switches_off(self) -> bool:
@@ -121,7 +122,10 @@ class ZInForce:
             torch.clear_autocast_cache()  # it may hold casts of the weights before
 
     def _materialize(self, active: Iterable[ActiveWeights]) -> None:
-        self._suspended += [SuspendedWeights(each, self._draw(each)) for each in active]
+        new = [SuspendedWeights(each, self._draw(each)) for each in active]
+        self._suspended += new
+        if self._is_updating:
+            self._save_states(new)
 
     def _draw(self, active: ActiveWeights) -> Tensor:
         return self._context.random_mask.draw(active, "z", self._step, self._rates)
@@ -156,7 +160,11 @@ class ZInForce:
 
     def begin_update(self) -> None:
         """The optimizer is about to move weights, and what it keeps of them."""
-        for suspended in self._suspended:
+        self._is_updating = True
+        self._save_states(self._suspended)
+
+    def _save_states(self, of: Sequence[SuspendedWeights]) -> None:
+        for suspended in of:
             suspended.save_states()
 
     def end(self) -> None:

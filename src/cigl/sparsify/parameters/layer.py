@@ -164,20 +164,18 @@ class Layer:
 
         A p.grad that is gone or zero is a new start: the user has thrown the earlier part away.
         """
+        self.forget_discarded_gradient()
         if self.gradient is None:
             self.gradient = incoming.detach().clone()
         else:
-            self.forget_discarded_gradient()
             self.gradient += incoming.detach()
 
     def forget_discarded_gradient(self) -> None:
         """What is kept counts no more where p.grad is gone or zero; which of both the host need not know."""
         so_far = local_gradient(self.parameter)
-        if self.gradient is None or so_far is None:
+        if so_far is None:
             self.gradient = None
-        elif so_far.is_cpu:
-            self.gradient = self.gradient if so_far.any() else None
-        else:
+        elif self.gradient is not None:
             self.gradient.masked_fill_(~so_far.any(), 0)
 
     def keep_reduced_gradient(self) -> None:

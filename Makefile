@@ -72,6 +72,7 @@ format: $(INSTALLED)
 
 docs: $(INSTALLED)  ## the site of the documentation, in site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "the documentation is in site/index.html"
 
 clean:
 	rm -rf $(VENV) build dist site src/*.egg-info

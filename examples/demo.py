@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import html
+import os
 import statistics
 import sys
 import warnings
@@ -43,11 +44,16 @@ def train_all(configs: dict[tuple[str, int], Config], out: Path) -> dict[tuple[s
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
     with ProcessPoolExecutor(2, get_context("spawn")) as pool, Progress(*columns) as progress:
         task = progress.add_task("training", total=len(configs))
-        jobs = {pool.submit(run, config, out / config.digest()): key for key, config in configs.items()}
+        jobs = {pool.submit(run, config, folder(out, config)): key for key, config in configs.items()}
         for job in as_completed(jobs):
             results[jobs[job]] = job.result()
             progress.advance(task)
     return results
+
+
+def folder(out: Path, config: Config) -> Path:
+    """Of a run; the end changes with whatever else is in its configuration."""
+    return out / f"{config.method}-{100 * config.sparsity:.6g}-seed-{config.seed}-{config.digest()[:6]}"
 
 
 def spread(values: list[float]) -> str:
@@ -90,12 +96,22 @@ def main() -> None:
     console = Console()
     console.print(table)
     found = finding(numbers, options.sparsity)
-    commands = next_commands(options.out / configs["cigl", 0].digest())
-    folders = {method: options.out / configs[method, 0].digest() for method in methods}
+    commands = next_commands(folder(options.out, configs["cigl", 0]))
+    folders = {
+        (method, seed): folder(options.out, configs[method, seed])
+        for method in methods
+        for seed in [typical(numbers[method]["ece_15"])]
+    }
     page = write_page(options.out, found, title, (heads, rows), folders, commands)
     console.print(f"{found}\n\nThe page with the reliability diagrams: {page}\nNext:", highlight=False)
     for command, what in commands.items():
         console.print(f"  {command}  # {what}", highlight=False, soft_wrap=True)
+
+
+def typical(values: list[float]) -> int:
+    """The seed whose number is nearest to the mean."""
+    mean = statistics.mean(values)
+    return min(range(len(values)), key=lambda seed: abs(values[seed] - mean))
 
 
 def finding(numbers: dict[str, dict[str, list[float]]], sparsity: float) -> str:
@@ -136,11 +152,21 @@ ECE = (
     "right in only 70 % of such cases; 0 is perfect."
 )
 READING = (
-    "Reliability diagrams of seed 0. A bar is the accuracy of the predictions with that confidence; the hatched part "
+    "Reliability diagrams, each of the seed whose ECE is nearest to the mean of all. A bar is the accuracy of the "
+    "predictions with that confidence; the hatched part "
     "shows how far the confidence is away from it. Bars that end on the dashed line are perfect, bars below it show "
     "over-confidence. Hover over or tap a bar for its numbers; with the keyboard, use Tab and the arrow keys."
 )
-NAMES = {"dense": "Dense", "rigl": "RigL", "cigl": "CigL"}
+LOOKS = {"dense": ("Dense", "ink"), "rigl": ("RigL", "blue"), "cigl": ("CigL", "red")}
+
+
+def shown(report: Any) -> dict[str, Any]:
+    """What a diagram shows, in its corner the numbers as the text has them."""
+    from cigl.calibrate import prepare_reliability_diagram
+    from cigl.common.text import percent
+
+    corner = [f"ECE {percent(report.ece, 1)}", f"accuracy {percent(report.accuracy, 1)}"]
+    return prepare_reliability_diagram(report) | {"text": corner}
 
 
 def write_page(
@@ -148,13 +174,14 @@ def write_page(
     found: str,
     title: str,
     table: tuple[list[str], list[list[str]]],
-    folders: dict[str, Path],
+    folders: dict[tuple[str, int], Path],
     commands: dict[str, str],
 ) -> Path:
     """One file that opens offline: what was found, a diagram per method, the table, and what to do next."""
+    from cigl import __version__
     from cigl.calibrate import Report
     from cigl.common.files import write
-    from cigl.report.figures.drawing import diagrams
+    from cigl.report.figures.drawing import Chart, diagram
     from cigl.report.figures.interactive import At, interactive
     from cigl.report.page.layout import document
 
@@ -164,13 +191,18 @@ def write_page(
         for name, *rest in rows
     ]
     titles = "".join(f'<th scope="col">{html.escape(head)}</th>' for head in heads[1:])
-    reports = {NAMES[name]: Report.from_json(path / "report.json") for name, path in folders.items()}
-    drawn = interactive(diagrams(reports), At("demo"))
+    panels = []
+    for (method, seed), path in folders.items():
+        name, color = LOOKS[method]
+        panels.append(diagram(f"{name}, seed {seed}", shown(Report.from_json(path / "report.json")), color))
+    drawn = interactive(Chart(panels), At("demo"))
+    readme = os.path.relpath(Path(__file__).resolve().parents[1] / "README.md", out.resolve())
     next_ = "".join(
         f"<li>{html.escape(what[0].upper() + what[1:])}:<pre>{html.escape(command)}</pre></li>"
         for command, what in commands.items()
     )
-    body = f"""<main>
+    body = f"""<header><p><a href="{html.escape(readme)}"><strong>cigl</strong></a> {__version__}, the demo</p></header>
+<main>
 <h1>Sparse, and honest about its confidence</h1>
 <p class="lead">{html.escape(found)}</p>
 <p>{ECE}</p>
@@ -182,7 +214,7 @@ def write_page(
 <p class="reading">{html.escape(title)}. Lower NLL and ECE are better, and higher accuracy.</p>
 <h2>What to do next</h2>
 <ul class="next">{next_}<li>In your own training loop, it is two lines: <code>cigl.attach</code> before it and
-<code>finalize</code> after it; README.md shows them.</li></ul>
+<code>finalize</code> after it; <a href="{html.escape(readme)}">README.md</a> shows them.</li></ul>
 </main>"""
     page = out / "index.html"
     write(page, document("cigl demo", body).encode())

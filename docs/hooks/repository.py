@@ -1,8 +1,8 @@
 """Pages may link to any file of the repository: it then becomes part of the site.
 
 On disk and on GitHub such links are relative to the page (``../results/main/figure.png``). The site's folder is
-``docs``, so each file outside that is linked gets a place in the site, and the links are rewritten. The README is the
-home page.
+``docs``, so each file outside that is linked gets a place in the site, and the links are rewritten. Links to the README
+lead to the home page.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[2]
 PROJECT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")  # pages without being linked
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)((?:#[^)\s]*)?)(?=\))")
+PREFORMATTED = re.compile("(<pre.*?</pre>)", re.DOTALL)
 CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 
 
@@ -35,8 +36,6 @@ def in_site(path: str) -> str:
 
 
 def in_repository(place: str) -> str:
-    if place == "index.md":
-        return "README.md"
     return f"docs/{place}" if (ROOT / "docs" / place).is_file() else place
 
 
@@ -59,6 +58,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             seen |= new
             waiting += sorted(new)
     return files
+
+
+def on_page_content(html: str, **rest: object) -> str:
+    """No line of prose begins with a percent sign."""
+    parts = PREFORMATTED.split(html)
+    return "".join(part if part.startswith("<pre") else re.sub(r"(?<=\d) %(?!\w)", "\u00a0%", part) for part in parts)
 
 
 def on_page_markdown(markdown: str, page: Page, **rest: object) -> str:

@@ -9,7 +9,7 @@ torch.manual_seed(0)
 labels = torch.arange(120) % 3
 inputs = torch.randn(120, 20) + labels[:, None]
 loader = train_loader = DataLoader(TensorDataset(inputs, labels), batch_size=12, shuffle=True)
-test_loader = DataLoader(TensorDataset(inputs, labels), batch_size=60)
+test_loader = held_out_loader = DataLoader(TensorDataset(inputs, labels), batch_size=60)
 model = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 """
@@ -99,4 +99,5 @@ PRELUDES = {
     "docs/calibration.md": CALIBRATION,
     "README.md": LOADERS,
     "docs/training.md": LOADERS,
+    "docs/random-mask.md": LOADERS,
 }

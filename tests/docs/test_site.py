@@ -46,3 +46,26 @@ def test_files_of_the_repository_are_in_the_site(site):
     assert (site / "results" / "main" / "sparsity-fashion-mnist-mlp.png").is_file()
     assert (site / "src" / "cigl" / "sparsify" / "methods" / "catalogue.py").is_file()
     assert 'href="../' not in (site / "results.html").read_text()
+
+
+def test_the_search_needs_no_server(site):
+    assert '<script src="assets/iframe-worker.js">' in (site / "index.html").read_text()
+    assert (site / "search" / "search_index.js").read_text().startswith("var __index = ")
+
+
+def test_the_home_page_has_a_door_for_each_kind_of_user(site):
+    page = (site / "index.html").read_text()
+    assert [f'href="{name}.html"' in page for name in ("quickstart", "studies", "runtime")] == [True] * 3
+    assert "fonts/inter" in (site / "assets" / "style.css").read_text()
+
+
+def test_defaults_in_the_reference_are_values(site):
+    page = (site / "api" / "calibration.html").read_text()
+    assert "RESAMPLES" not in page
+    assert "<code>1000</code>" in page
+
+
+def test_no_line_begins_with_a_percent_sign(site):
+    for name in ("index", "results", "calibration"):
+        prose = re.sub(r"<pre.*?</pre>", "", (site / f"{name}.html").read_text().split("<article")[1], flags=re.S)
+        assert not re.search(r"\d %(?!\w)", prose.split("</article>")[0]), name

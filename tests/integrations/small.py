@@ -72,3 +72,14 @@ def plain_loop(passes, batch, accumulate=1, clip=None, norm=False, **options):
 def same(one, other):
     """Equal bit by bit: state dictionaries, or dictionaries of masks."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+class Wrong(Rows):
+    """Held-out examples whose labels nobody can know, so that whoever is sure of them is over-confident."""
+
+    def __init__(self, as_dict=False):
+        super().__init__(as_dict, rows=4 * ROWS)
+        self.y = torch.arange(len(self.y)) % 3
+
+
+EAGER = cigl.method("cigl-auto", patience=0, gain=20.0, update_every=3)

@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.tuner import Tuner
-from small import Rows, density, network, plain_loop, same
+from small import EAGER, Rows, Wrong, density, network, plain_loop, same
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
@@ -300,3 +300,32 @@ def test_the_final_module_is_plain(tmp_path):
     rows = Rows()
     loss = F.cross_entropy(module.eval()(rows.x), rows.y).item()
     assert made.validate(module, loader(), verbose=False)[0]["val_loss"] == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_what_is_held_out_steers_the_random_mask_and_is_resumed(tmp_path, several):
+    held_out = DataLoader(Wrong(), batch_size=32)
+    held_out = [held_out, held_out] if several else held_out
+
+    class Silent(Module):
+        def validation_step(self, batch, place, dataloader_idx=0):
+            pass
+
+    def fitted(more=(), path=None):
+        module, made = Silent(), trainer(tmp_path, CigLCallback(EAGER, sparsity=0.5), more, num_sanity_val_steps=0)
+        made.fit(module, loader(), held_out, ckpt_path=path)
+        return module, made.watch.sparse.controller
+
+    keep = ModelCheckpoint(tmp_path / "kept", filename="{epoch}", save_top_k=-1)
+    whole, controller = fitted([keep])
+    assert len(controller.history) == 4  # the fifth epoch was the last
+    assert controller.strength > 0
+    again, resumed = fitted(path=tmp_path / "kept" / "epoch=2.ckpt")
+    assert resumed == controller
+    assert same(again.state_dict(), whole.state_dict())
+
+
+def test_a_module_without_forward_is_not_asked(tmp_path):
+    made = trainer(tmp_path, CigLCallback(EAGER, sparsity=0.5), num_sanity_val_steps=0)
+    with pytest.warns(cigl.CiglWarning, match="has seen no held-out examples"):
+        made.fit(PartsOnly(), loader(), loader())

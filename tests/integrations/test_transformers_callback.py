@@ -9,7 +9,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from small import ROWS, Rows, density, network, plain_loop, same
+from small import EAGER, ROWS, Rows, Wrong, density, network, plain_loop, same
 from torch import nn
 from torch.utils.data import IterableDataset
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
@@ -285,3 +285,23 @@ def test_bad_options_are_refused_at_once():
 def test_outside_of_a_trainer_it_says_what_to_do():
     with pytest.raises(cigl.CiglError, match=r"call cigl\.attach"):
         CigLCallback("rigl", sparsity=0.9).on_train_begin(None, None, None)
+
+
+def test_what_is_held_out_steers_the_random_mask_and_is_resumed(tmp_path):
+    def observing(folder, **arguments):
+        made = trainer(folder, callback=CigLCallback(EAGER, sparsity=0.5), **arguments)
+        made.eval_dataset = Wrong(as_dict=True)
+        return made
+
+    whole = observing(tmp_path / "whole", save_steps=6, save_strategy="steps", logging_steps=1)
+    whole.train()
+    controller = whole.watch.sparse.controller
+    assert len(controller.history) == 4  # the fifth epoch was the last
+    assert controller.strength > 0
+    assert whole.watch.logs[-2]["cigl/mask_rate"] > 0
+    assert {"cigl/strength", "cigl/gap"} <= whole.watch.logs[-2].keys()
+    shutil.copytree(tmp_path / "whole" / "checkpoint-18", tmp_path / "moved")  # at the end of an epoch
+    again = observing(tmp_path / "again")
+    again.train(resume_from_checkpoint=str(tmp_path / "moved"))
+    assert again.watch.sparse.controller == controller
+    assert same(again.model.state_dict(), whole.model.state_dict())

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from made_runs import a_study, make
 
+from cigl.report.evidence.comparisons import Contrast
 from cigl.report.evidence.measurements import Evidence, Measured
 from cigl.report.evidence.statistics import OverSeeds
 from cigl.report.tables.catalogue import kinds_of_tables
 from cigl.report.tables.entries import difference_entry
-from cigl.report.tables.findings import Comparison, against_reference
+from cigl.report.tables.findings import against_reference
 
 FLAT = np.zeros(1000)
 
@@ -25,19 +26,21 @@ def differing(value, clear):
 @pytest.mark.parametrize(("ece", "accuracy"), list(itertools.product((-1, 0, 1), repeat=2)))
 def test_a_verdict_names_every_significant_change_and_no_other(ece, accuracy):
     changes = [differing(0.02 * (sign or 1), clear=sign != 0) for sign in (ece, accuracy)]
-    words = Comparison(0.9, *changes, 0.1).verdict("RigL")
+    compared = Contrast(0.9, dict(zip(("ece_15", "accuracy"), changes, strict=True)), 0.1)
+    words = compared.verdict("RigL")
     assert ("better calibrated" in words, "worse calibrated" in words) == (ece < 0, ece > 0)
     assert ("more accurate" in words, "less accurate" in words) == (accuracy > 0, accuracy < 0)
     assert ("significant" in words) == (ece == 0 or accuracy == 0)
     assert "RigL" in words
-    assert "RigL" not in Comparison(0.9, *changes, 0.1).verdict()
+    assert "RigL" not in compared.verdict()
 
 
 def test_scores_that_got_worse_are_named():
     calm, worse, better = (differing(v, clear=v != 0.01) for v in (0.01, 0.02, -0.02))
-    compared = Comparison(0.9, better, calm, -0.1, {"nll": worse, "brier": better})
+    changes = {"ece_15": better, "accuracy": calm, "nll": worse, "brier": better}
+    compared = Contrast(0.9, changes, -0.1)
     assert compared.worse == ("NLL",)
-    assert replace(compared, scores={"nll": calm, "brier": worse}).worse == ("Brier score",)
+    assert replace(compared, changes=changes | {"nll": calm, "brier": worse}).worse == ("Brier score",)
 
 
 def test_the_headline_has_the_scores_and_says_which_are_worse(finished_and_large):

@@ -51,6 +51,21 @@ try:
     saved["refused"] = False
 except cigl.CiglError as error:
     saved["refused"] = "different masks" in str(error)
+
+# What one process has observed acts in both.
+torch.manual_seed(0)
+observing = mlp()
+optimizer = sgd(observing)
+sparse = attach(observing, optimizer, cigl.method("cigl-auto", patience=0))
+ddp = DistributedDataParallel(observing)
+if rank == 0:
+    logits = torch.zeros(1000, 4, dtype=torch.float64)
+    logits[:, 0] = 3.0
+    sparse.observe(logits, torch.arange(1000) % 4)
+for number in range(1, 6):
+    F.cross_entropy(ddp(batch(number)[0]), batch(number)[1]).backward()
+    optimizer.step()
+saved["strength"] = sparse.controller.strength
 torch.save(saved, f"{folder}/{rank}.pt")
 dist.destroy_process_group()
 sys.stderr.flush()

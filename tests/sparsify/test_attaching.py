@@ -155,7 +155,7 @@ def test_the_catalogue():
     names = cigl.methods()
     assert list(names) == [
         "dense", "static", "set", "snfs", "rigl", "itop", "dst-ee", "gmp", "cigl", "cigl-no-rm", "cigl-no-wma",
-        "cigl-rise", "sup-tickets", "rigl-wdp", "rigl-mcdp",
+        "cigl-rise", "cigl-auto", "sup-tickets", "rigl-wdp", "rigl-mcdp",
     ]  # fmt: skip
     assert all(names.values())
 
@@ -232,7 +232,7 @@ def test_state_of_a_used_optimizer_is_masked_at_the_start():
 def test_what_is_probably_not_meant_is_warned_of():
     model = mlp()
     with pytest.warns(cigl.CiglWarning, match="the topology will never change"):
-        cigl.attach(model, sgd(model), "rigl", sparsity=0.5, epochs=2, steps_per_epoch=10)
+        cigl.attach(model, sgd(model), "rigl", sparsity=0.5, epochs=2, steps_per_epoch=10, update_every=100)
     model = mlp()
     with pytest.warns(cigl.CiglWarning, match=r"only 2 snapshots .* average_of='p\*W'"):
         cigl.attach(model, sgd(model), "cigl", sparsity=0.5, epochs=10, steps_per_epoch=100)

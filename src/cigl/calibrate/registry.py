@@ -23,8 +23,8 @@ from cigl.calibrate.measures.intervals import calibration_interval, many_cells_i
 from cigl.calibrate.measures.metrics import (
     Bins,
     Classwise,
+    Evaluated,
     Measure,
-    Predictions,
     RiskCoverage,
     Sums,
     debiased_square,
@@ -43,7 +43,7 @@ ASKED = 0  # stands for the number of bins that a report was asked for
 class MeanOf:
     """The mean of a number per sample; None where a test set does not have it."""
 
-    column: Callable[[Predictions], Array | None]
+    column: Callable[[Evaluated], Array | None]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class OverBins:
 class OverSamples:
     """Anything else: ``prepare`` is given the test set and the number of bins (ASKED where it has none)."""
 
-    prepare: Callable[[Predictions, int], Measure]
+    prepare: Callable[[Evaluated, int], Measure]
 
 
 # How its interval is made: from the value, its bootstrap draws and, where there is a floor, what drawn labels show

@@ -97,7 +97,7 @@ def _table(found: dict[str, Any]) -> str:
     peak = "" if share is None else f", {percent(share, 0)} of the {found['peak_gflops']:.0f} that a core can do"
     lines += [
         f"{found['gflops_on_nonzeros']:.1f} GFLOP/s on non-zeros{peak}",
-        f"{found['sparse_units']} of {found['units']} operations run sparse",
+        f"{found['sparse_units']} of {found['units']} operations run sparse, on {found['kernels'] or 'no'} kernels",
         f"weights {found['weight_bytes'] / 1e6:.2f} MB, of {found['dense_bytes'] / 1e6:.2f} MB dense "
         f"({percent(found['weight_bytes'] / found['dense_bytes'], 0)}); buffers for this batch "
         f"{found['buffer_bytes'] / 1e6:.2f} MB; loaded in {found['load_seconds']:.2f} s",

@@ -14,6 +14,7 @@ import typer
 from cigl.cli.completion import completion
 from cigl.cli.format import Command
 from cigl.cli.shared import OUTPUT, app, errors_in_one_line, importing, name_values, show_next
+from cigl.common.allocation import keep_freed_memory
 from cigl.common.errors import CiglError
 from cigl.common.text import count, percent
 from cigl.train.config import KEYS, PRESETS, Config, key_type, resolve
@@ -35,6 +36,7 @@ def train_command(**options: Any) -> None:
       cigl train --resume runs/rigl
       torchrun --nproc-per-node 4 -m cigl train --out runs/a
     """
+    keep_freed_memory()
     special = {name: options.pop(name) for name, *_ in _OWN}
     flags = {name: value for name, value in options.items() if value not in (None, [])}
     out = Path(special["resume"] or special["out"] or _free_folder())

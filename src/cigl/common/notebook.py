@@ -34,9 +34,8 @@ def _row(tag: str, cells: Sequence[str], texts: int) -> str:
     return f"<tr>{''.join(shown)}</tr>"
 
 
-def preformatted(text: str) -> str:
-    """
-    >>> preformatted("a < b")
-    '<pre>a &lt; b</pre>'
-    """
-    return f"<pre>{escape(text)}</pre>"
+class Preformatted:
+    """What is printed in columns."""
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"

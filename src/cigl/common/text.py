@@ -14,6 +14,15 @@ def one_line(error: BaseException, longest: int = 300) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:longest].removesuffix(".")
 
 
+def first_line(error: BaseException, longest: int | None = None) -> str:
+    """What stands first where another library's error says a lot.
+
+    >>> first_line(RuntimeError("sizes don't match\\nat line 3")), first_line(RuntimeError())
+    ("sizes don't match", 'RuntimeError')
+    """
+    return (str(error).strip().partition("\n")[0] or type(error).__name__)[:longest]
+
+
 def listed(names: Iterable[object], most: int = 3) -> str:
     """Names for a sentence, not more than a few of them.
 
@@ -85,3 +94,18 @@ def span(values: Sequence[float], form: str) -> str:
     """
     low, high = (form.format(value).replace("-", "−") for value in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
+
+
+def confidence(rate: float, gap: float | None) -> str:
+    """For people who look at a training: how much is switched off, and how confident the network is.
+
+    >>> confidence(0.042, 0.021), confidence(0.0, -0.034), confidence(0.0, None)
+    ('mask 4 %, over-confident by 2 points', 'mask 0 %, under-confident by 3 points', 'mask 0 %')
+    """
+    mask = f"mask {100 * rate:.0f} %"
+    if gap is None:
+        return mask
+    points = round(100 * abs(gap))
+    side = "over" if gap > 0 else "under"
+    how = f"{side}-confident by {points} point{'' if points == 1 else 's'}" if points else "as confident as accurate"
+    return f"{mask}, {how}"

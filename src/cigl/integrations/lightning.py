@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from itertools import chain
 from typing import Any
 
 from torch import nn
@@ -28,13 +29,14 @@ class CigLCallback(Callback):  # type: ignore[misc]
     It attaches when training starts, after Lightning has loaded a checkpoint, to the module's one optimizer and for the
     trainer's number of optimizer steps. Its state is saved in Lightning's checkpoints; ``fit(ckpt_path=...)`` resumes
     bit by bit. Density, explored share and drop fraction go to the trainer's loggers every ``log_every_n_steps`` steps.
+    "cigl-auto" observes the trainer's validation data at the end of each epoch.
 
     Args:
         method: A name from ``cigl.methods()``, or one's own, as for ``cigl.attach``.
         steps: The number of optimizer steps, where the trainer can't know it: without an end, or with manual
             optimization that does not step once per batch.
         forward: ``forward(module, batch)`` runs one training batch where ``module(batch[0])`` is not what is needed;
-            used to re-estimate batch-norm statistics.
+            used to re-estimate batch-norm statistics, and on validation batches.
         options: ``sparsity`` and the other options of ``cigl.attach``. ``steps_per_epoch``, the interval of the
             snapshots that are averaged, is an epoch or a 25th of training, whichever is shorter, unless given.
 
@@ -86,8 +88,7 @@ class CigLCallback(Callback):  # type: ignore[misc]
         steps_per_epoch = steps if math.isinf(epoch) else math.ceil(epoch)
         state, self._loaded = self._loaded, None
         self._logged = 0
-        cannot_run = self._forward is None and type(pl_module).forward is LightningModule.forward
-        before = copy.deepcopy(pl_module.state_dict()) if cannot_run else None
+        before = copy.deepcopy(pl_module.state_dict()) if self._cannot_run(pl_module) else None
         sparse = self._session.begin(pl_module, trainer.optimizers[0], steps, steps_per_epoch, state)
         if before is not None and sparse.needs_loader:
             self._session.stop()
@@ -97,6 +98,9 @@ class CigLCallback(Callback):  # type: ignore[misc]
                 "forward: say how a batch is run, for example CigLCallback(forward=lambda module, batch: "
                 "module.net(batch[0]))."
             )
+
+    def _cannot_run(self, module: LightningModule) -> bool:
+        return self._forward is None and type(module).forward is LightningModule.forward
 
     def _number_of_steps(self, trainer: Trainer) -> int:
         steps = self._steps if self._steps is not None else trainer.estimated_stepping_batches
@@ -111,6 +115,9 @@ class CigLCallback(Callback):  # type: ignore[misc]
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         sparse = self.sparse
+        if batch_idx + 1 == trainer.num_training_batches and not self._cannot_run(pl_module):
+            loaders = trainer.val_dataloaders  # before a checkpoint may be saved
+            self._session.observe(chain(*loaders) if isinstance(loaders, (list, tuple)) else loaders, self._forward)
         if sparse is not None and sparse.step >= self._logged + trainer.log_every_n_steps:
             self._logged = sparse.step
             for logger in trainer.loggers:

@@ -21,7 +21,7 @@ from cigl.sparsify.methods.catalogue import Method
 from cigl.sparsify.results.batch_norm import Forward
 from cigl.sparsify.sparsifier import Sparsifier
 
-_TRAINERS = {"model", "optimizer", "epochs"}  # the arguments of attach that the trainer knows
+_TRAINERS = {"model", "optimizer", "epochs", "validation"}  # the arguments of attach that the trainer knows
 _SNAPSHOT_INTERVALS = 25  # of a training at least: the last fifth, which is averaged by default, then has five
 
 
@@ -93,6 +93,11 @@ class Session:
             self.sparse.detach()
             self.sparse = None
 
+    def observe(self, loader: Iterable[Any] | None, forward: Forward | None = None) -> None:
+        """The trainer's held-out examples, at the end of an epoch, where the method makes use of them."""
+        if self.sparse is not None and self.sparse.controller is not None and loader is not None:
+            self.sparse.validate(loader, forward)
+
     def numbers(self) -> dict[str, float]:
         """What to log: density, the share of weights that were ever active, and the drop fraction of a round now."""
         sparse = self._current()
@@ -100,6 +105,10 @@ class Session:
         if rounds := sparse.table.update_steps:
             over = sparse.step > rounds[-1]
             numbers["cigl/drop_fraction"] = 0.0 if over else sparse.table.fraction(sparse.step)
+        if sparse.controller is not None:
+            numbers |= {"cigl/mask_rate": sparse.mask_rate, "cigl/strength": sparse.controller.strength}
+            if sparse.controller.gap is not None:
+                numbers["cigl/gap"] = sparse.controller.gap
         return numbers
 
     def _current(self) -> Sparsifier:

@@ -34,6 +34,8 @@ class CigLCallback(TrainerCallback):  # type: ignore[misc]
     state into each checkpoint and resumes from it; logs density, explored share and drop fraction with the loss. With
     ``load_best_model_at_end`` the result is the checkpoint that scored best, as it was evaluated, not an average.
 
+    "cigl-auto" observes the trainer's ``eval_dataset`` at the end of each epoch.
+
     Args:
         method: A name from ``cigl.methods()``, or one's own, as for ``cigl.attach``.
         forward: ``forward(model, batch)`` runs one training batch where ``model(**batch)`` is not what is needed; used
@@ -51,6 +53,7 @@ class CigLCallback(TrainerCallback):  # type: ignore[misc]
         self._forward = forward
         self._trainer: Trainer | None = None
         self._folder = Path()
+        self._epoch = 1  # in optimizer steps
 
     @property
     def sparse(self) -> Sparsifier | None:
@@ -65,6 +68,7 @@ class CigLCallback(TrainerCallback):  # type: ignore[misc]
         epoch = state.max_steps
         if has_length(given["train_dataloader"]):
             epoch = -(-len(given["train_dataloader"]) // args.gradient_accumulation_steps)
+        self._epoch = epoch
         optimizer = getattr(given["optimizer"], "optimizer", given["optimizer"])  # inside Accelerate's
         sparse = self._session.begin(given["model"], optimizer, state.max_steps, epoch, _load(checkpoint))
         if args.load_best_model_at_end:
@@ -84,6 +88,12 @@ class CigLCallback(TrainerCallback):  # type: ignore[misc]
                 f"averaged: leave it out for {sparse.method.name}'s average."
             )
             warnings.warn(message, CiglWarning, stacklevel=2)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
+        """At the end of an epoch, before a checkpoint may be saved."""
+        assert self._trainer is not None
+        if self._trainer.eval_dataset is not None and not state.global_step % self._epoch:
+            self._session.observe(self._trainer.get_eval_dataloader(), self._forward)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
         if self.sparse is None or "loss" not in given["logs"]:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from cigl.common.allocation import keep_freed_memory
 from cigl.common.errors import unknown
 from cigl.common.extras import from_extra
+from cigl.common.text import first_line
 from cigl.runtime.engine import SparseInference
 from cigl.runtime.network import operations as op
 from cigl.runtime.onnx_files import quiet
@@ -141,7 +142,7 @@ def bench(
             try:
                 calls[name] = make(model, x, threads)
             except Exception as error:  # exporters fail in many ways; the other rows are still of use
-                missing[name] = str(error).strip().partition("\n")[0] or type(error).__name__
+                missing[name] = first_line(error)
         times = interleaved(calls, seconds)
         peak = library.fma_peak() if library.available() else None
     finally:
@@ -156,6 +157,7 @@ def bench(
         "milliseconds": {name: 1000 * each for name, each in times.items()},
         "ratios": {name: times[name] / times["cigl"] for name in times if name != "cigl"},
         "missing": missing,
+        "kernels": library.isa() if library.available() else None,
         "gflops_on_nonzeros": work / times["cigl"] / 1e9,
         "peak_gflops": None if peak is None else peak / 1e9,
         "share_of_peak": None if peak is None else work / times["cigl"] / (peak * threads),

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from cigl.runtime.compile.tracing import sharing_parameters
-from cigl.runtime.layers import in_torch
+from cigl.runtime.layers import without_engines
 
 TOLERANCE = 1e-4  # of the largest value
 _FLIPPED = 1e-3  # share of whole numbers and truth values, as those of argmax, that rounding may change
@@ -26,7 +26,7 @@ _FLIPPED = 1e-3  # share of whole numbers and truth values, as those of argmax, 
 
 def twin(model: nn.Module) -> nn.Module:
     """A copy with the same parameters, for plain torch."""
-    return in_torch(sharing_parameters(model))
+    return without_engines(sharing_parameters(model))
 
 
 @torch.no_grad()

@@ -32,8 +32,7 @@ from cigl.runtime.compile.fusing import fuse
 from cigl.runtime.compile.lowering import Untraceable, lower
 from cigl.runtime.compile.tracing import copied
 from cigl.runtime.dense import in_torch, messages, of_module, without_kernel
-from cigl.runtime.layers import in_torch as in_torch_alone
-from cigl.runtime.layers import modules_in_torch, replace_layers
+from cigl.runtime.layers import modules_in_torch, replace_layers, without_engines
 from cigl.runtime.network import operations as op
 from cigl.runtime.network.units import Network
 from cigl.runtime.network.weights import Weight
@@ -249,7 +248,7 @@ class SparseInference(nn.Module):
                 comparison.passed(kind)
                 return found
             note = "the sparse layers compute something else than the model, so the model runs in torch alone."
-            self._leave_to_torch(in_torch_alone(model), {}, note)
+            self._leave_to_torch(without_engines(model), {}, note)
             return right
 
     def _leave_to_torch(self, model: nn.Module, engines: dict[str, SparseInference], note: str) -> None:

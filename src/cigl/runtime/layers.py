@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -35,7 +36,7 @@ class SparseForward:
         return type(self.layer).forward(self.layer, input)
 
 
-def in_torch(model: nn.Module) -> nn.Module:
+def without_engines(model: nn.Module) -> nn.Module:
     """The model with its layers as they were before ``replace_layers``."""
     for module in model.modules():
         if isinstance(vars(module).get("forward"), (SparseForward, SparseRecurrent)):
@@ -68,41 +69,30 @@ def replace_layers(
     """
     replaced = Replaced({}, set())
     weights: Counter[int] = Counter()
+
+    def engine(layer: nn.Module, name: str, place: str = "") -> Any:
+        path = f"{place}.{name}" if place else name
+        found = make(layer, plans.get(path))
+        if found is not None:
+            replaced.engines[path] = found
+        return found
+
     for path, module in modules.items():
         hidden = {child for each in module.modules() if isinstance(each, _LEAVES) for child in each.modules()}
-        for name, layer in module.named_modules():
+        for name, layer in module.named_modules(prefix=path):
             if layer in hidden or layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer):
                 continue
-            full = ".".join(part for part in (path, name) if part)
             if type(layer) in _LAYERS:
                 weights[layer.weight.data_ptr()] += 1
-                if weights[layer.weight.data_ptr()] <= _TIED and has_many_zeros(layer.weight):
-                    _replace(layer, full, make, plans, replaced)
+                many = weights[layer.weight.data_ptr()] <= _TIED and has_many_zeros(layer.weight)
+                if not many or (found := engine(layer, name)) is None:
+                    continue
+                layer.forward = SparseForward(layer, found)
             elif library.available() and takes(layer):
-                _replace_recurrent(layer, full, make, plans, replaced)
+                # the linear layers of its inputs have engines by the names of their weights
+                layer.forward = SparseRecurrent(layer, partial(engine, place=name))
+            else:
+                continue
+            own = (each for each, _ in layer.named_parameters(prefix=name))
+            replaced.weights.update(each for each in own if each.rpartition(".")[2].startswith("weight"))
     return replaced
-
-
-def _replace(
-    layer: nn.Module, path: str, make: Callable[[nn.Module, Any], Any], plans: Mapping[str, Any], replaced: Replaced
-) -> None:
-    engine = make(layer, plans.get(path))
-    if engine is not None:
-        replaced.engines[path] = engine
-        replaced.weights.add(f"{path}.weight" if path else "weight")
-        layer.forward = SparseForward(layer, engine)
-
-
-def _replace_recurrent(
-    layer: Any, path: str, make: Callable[[nn.Module, Any], Any], plans: Mapping[str, Any], replaced: Replaced
-) -> None:
-    """The linear layers of its inputs have engines by the names of their weights."""
-
-    def project(linear: nn.Module, name: str) -> Any:
-        full = f"{path}.{name}" if path else name
-        engine = replaced.engines[full] = make(linear, plans.get(full))
-        return engine
-
-    layer.forward = SparseRecurrent(layer, project)
-    names = [name for name, _ in layer.named_parameters() if name.startswith("weight")]
-    replaced.weights.update(f"{path}.{name}" if path else name for name in names)

@@ -21,6 +21,7 @@ from cigl.common import files
 from cigl.common.errors import CiglError
 from cigl.common.extras import from_extra
 from cigl.common.preprocessing import Preprocessing
+from cigl.common.text import first_line
 from cigl.runtime.compile.exporting import Examples, arguments
 from cigl.runtime.engine import SparseInference
 from cigl.runtime.format.entries import checked_entries, entries
@@ -151,8 +152,7 @@ def _reason(error: BaseException) -> str:
     """The first line of what it began with."""
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:200].rstrip(".")
+    return first_line(error, 200).rstrip(".")
 
 
 @contextmanager

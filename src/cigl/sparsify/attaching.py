@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ from cigl.sparsify.optimizers.state import OptimizerState
 from cigl.sparsify.optimizers.wrappers import check_held, check_under_random_mask, resolve_optimizer
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.parameters.select import LayerChoice, select, warn_of_dense_majority
+from cigl.sparsify.results.validation import check_validation
 from cigl.sparsify.sparsifier import Sparsifier
 from cigl.sparsify.tensors.flat_indexing import as_scores, read, write
 from cigl.sparsify.tensors.shards import check_all_sharded, local, local_gradient
@@ -54,6 +55,7 @@ def attach(
     state: Iterable[str] | Mapping[str, float | Literal["weight"]] | None = None,
     seed: int = 0,
     kernels: Literal["auto", "sparse", "masked"] = "auto",
+    validation: Iterable[Any] | None = None,
 ) -> Sparsifier:
     """Make ``model`` sparse and keep it so while the user's own loop trains it.
 
@@ -80,6 +82,8 @@ def attach(
         seed: Of all random choices; torch's global generator is neither used nor changed.
         kernels: "sparse" computes forward and backward over the active weights alone, on the CPU; "masked" on dense
             layers with zeros; "auto" sparse where a fixed rule of size and density says that it is faster.
+        validation: A loader of held-out examples, (inputs, labels) or mappings with "labels", for "cigl-auto": a copy
+            of the model is evaluated on it after each epoch. They must not be among the examples that are trained on.
 
     >>> import torch, cigl
     >>> model = torch.nn.Sequential(torch.nn.Linear(20, 50), torch.nn.ReLU(), torch.nn.Linear(50, 2))
@@ -106,9 +110,12 @@ def attach(
             arguments=("method",),
         )
     chosen = changed(base, **{name: value for name, value in options.items() if value is not None})
+    check_validation(chosen, validation)
     _check_numbers(chosen, sparsity, initial, rescale, steps_per_epoch=steps_per_epoch, seed=seed)
     steps_per_epoch, seed = int(steps_per_epoch), int(seed)  # numpy's are welcome
     epochs = _checked_epochs(epochs, steps_per_epoch)
+    if update_every is None:
+        chosen = chosen.with_rounds(epochs, steps_per_epoch)
     table = chosen.timetable(epochs, steps_per_epoch)
     _check_times(chosen, table)
     check_kind(kernels)
@@ -152,7 +159,7 @@ def attach(
         "seed": seed,
     }
     context = Context(model, bound, states, chosen, table, settings, kernels)
-    sparse = Sparsifier(context)
+    sparse = Sparsifier(context, validation)
     _make_sparse(sparse, context, rescale)
     return sparse
 
@@ -244,7 +251,8 @@ def _check_times(method: Method, table: Timetable) -> None:
     if few and method.has_random_mask:
         message = (
             f"only {count(len(snapshots), 'snapshot')} will be averaged, so much of Z's noise stays in the result: "
-            "average_of='p*W' averages its expectation instead."
+            "average_of='p*W' averages its expectation instead. So short a training may also lose several points of "
+            "accuracy by the mask itself; 'cigl-auto' has one only where it helps."
         )
         warnings.warn(CiglWarning(message, arguments=("average_of",)), stacklevel=3)
 

@@ -25,10 +25,12 @@ from cigl.sparsify.loop.detached import DetachedSparsifier
 from cigl.sparsify.loop.kernels import NoKernels, make
 from cigl.sparsify.loop.loop import Loop
 from cigl.sparsify.methods.averaging import Collection
+from cigl.sparsify.methods.controller import Controller
 from cigl.sparsify.methods.schedule import CycleTimetable
 from cigl.sparsify.results import checkpoint, finish
 from cigl.sparsify.results.batch_norm import Forward, running_norms
 from cigl.sparsify.results.ema import Averages, Ema
+from cigl.sparsify.results.validation import Validation
 from cigl.sparsify.summary import CallCounter, Summary, summarize
 
 
@@ -55,7 +57,7 @@ class Sparsifier:
     20
     """
 
-    def __init__(self, context: Context):
+    def __init__(self, context: Context, validation: Iterable[Any] | None = None):
         self.model, self.optimizer, self.layers = context.model, context.optimizer, context.layers
         self.method, self.table, self.settings = context.method, context.table, context.settings
         self.kernels = context.kind  # as they were asked for
@@ -65,7 +67,15 @@ class Sparsifier:
         self._agreement = Agreement(context.layers, context.table)
         self._averages = Averages(context)
         self._sharding = Sharding(context, self._averages, self._was_sharded)
-        self._loop = Loop(context, self._checks, self._agreement, self._sharding.before_change, self._averages.update)
+        self._validation = Validation(context, validation)
+        self._loop = Loop(
+            context,
+            self._checks,
+            self._agreement,
+            self._sharding.before_change,
+            moved=self._averages.update,
+            ended=self._validation.after_step,
+        )
         with ExitStack() as undo:  # all hooks, or none
             self._calls = CallCounter(context.model, context.layers)
             undo.callback(self._calls.remove)
@@ -111,6 +121,16 @@ class Sparsifier:
         return self._context.mask_rates
 
     @property
+    def mask_rate(self) -> float:
+        """The share of all active weights that Z switched off in the last step."""
+        return self._context.mask_rate
+
+    @property
+    def controller(self) -> Controller | None:
+        """Of "cigl-auto": the strength of Z, the last gap between confidence and accuracy, and their history."""
+        return self._context.controller
+
+    @property
     def density(self) -> float:
         """Active weights over all selected weights."""
         return self._context.density
@@ -148,6 +168,49 @@ class Sparsifier:
         """What a process knows by itself: a ``summary`` of sharded parameters needs them all."""
         rows = [(x.name, "x".join(map(str, x.shape)), f"{x.target:,}", f"{x.target / x.size:.4f}") for x in self.layers]
         return paragraphs(repr(self).strip("<>")) + table(("layer", "shape", "weights", "density"), rows, texts=2)
+
+    # Held-out examples
+
+    def preview(self) -> nn.Module:
+        """A plain copy with p*W, the expectation of Z*W: what "cigl-auto" would return if training ended here.
+
+        Its batch-norm statistics are those of training. The attached model is not touched.
+        """
+        self._sharding.before_change()
+        self._context.check_modules()
+        return finish.preview(self._context)
+
+    def observe(self, logits: Tensor, labels: Tensor) -> None:
+        """Held-out examples, from which "cigl-auto" learns how over-confident the network is.
+
+        Args:
+            logits: What ``preview()`` returns for them, (samples, classes). Those of the attached model are W's, which
+                is more confident than p*W wherever there is a random mask.
+            labels: Class numbers from 0.
+
+        Call it with as many batches as there are, at the end of an epoch; the next epoch follows. Where several
+        processes train the model, each observes the same examples, or a part of its own. Input that can't be used is
+        refused, and the random mask stays as it was.
+
+        >>> import torch, cigl
+        >>> model = torch.nn.Linear(20, 5)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> sparse = cigl.attach(model, optimizer, "cigl-auto", sparsity=0.8, epochs=40, steps_per_epoch=20)
+        >>> x, y = torch.randn(500, 20), torch.zeros(500, dtype=torch.long)
+        >>> sparse.observe(sparse.preview()(x), y)
+        """
+        self._validation.observe(logits, labels)
+
+    def validate(self, loader: Iterable[Any], forward: Forward | None = None) -> None:
+        """Evaluate ``preview()`` on held-out examples and observe them, as ``attach(validation=loader)`` does.
+
+        Args:
+            loader: Yields (inputs, labels), or mappings with "labels"; labels of -100 are left out.
+            forward: ``forward(model, batch)`` runs one batch, where the usual forms of a batch don't fit.
+        """
+        self._sharding.before_change()
+        self._context.check_modules()
+        self._validation.evaluate(loader, forward)
 
     # Results
 

@@ -19,10 +19,12 @@ import torch
 from torch import nn
 
 from cigl.common.notebook import paragraphs, table
+from cigl.common.text import confidence, percent
 from cigl.sparsify.flops import uses
 from cigl.sparsify.loop.binding import Hook, OpaqueHook
 from cigl.sparsify.loop.context import Context
 from cigl.sparsify.methods.catalogue import Method
+from cigl.sparsify.methods.random_mask import scaled
 from cigl.sparsify.methods.schedule import Timetable
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.tensors.shards import all_reduce_rows
@@ -115,6 +117,8 @@ class Summary:
     total: Row
     notes: tuple[str, ...] = ()  # why layers run masked that could run sparse
     optimizer: str = ""  # what its states were found to be, where it is not one of torch's
+    instructions: str = ""  # the instruction set that sparse kernels use
+    random_mask: str = ""  # what Z follows, or may cost
 
     def __str__(self) -> str:
         lines = self._lines()
@@ -137,8 +141,9 @@ class Summary:
         return [head, *([cells[name] for name in head] for cells in map(_cells, (*self.rows, self.total)))]
 
     def _remarks(self) -> list[str]:
-        notes = [f"not everything runs on sparse kernels: {note}" for note in self.notes]
-        return notes + ([self.optimizer] if self.optimizer else [])
+        notes = [f"sparse kernels: {self.instructions}"] if "sparse" in {row.kernels for row in self.rows} else []
+        notes += [f"not everything runs on sparse kernels: {note}" for note in self.notes]
+        return notes + [text for text in (self.optimizer, self.random_mask) if text]
 
 
 def _cells(row: Row) -> dict[str, str]:
@@ -183,7 +188,7 @@ def summarize(context: Context, places: Mapping[str, int]) -> Summary:
             dead_rows=int((fan_in == 0).sum()),
             dead_columns=int((fan_out == 0).sum()),
             inference_flops=layer.count / layer.size,
-            training_flops=training_flops(layer, context.method, context.table, parts),
+            training_flops=training_flops(layer, context.method, context.table, parts, context.random_mask.strength),
             kernels="sparse" if layer.parameter in context.kernels.sparse else "masked",
             mask_rate=rates.get(layer.name),
             active=layer.count,
@@ -208,7 +213,22 @@ def summarize(context: Context, places: Mapping[str, int]) -> Summary:
         nonzeros=sum(row.nonzeros for row in rows),
     )
     title = f"{context.method.name}: step {context.step} of {context.table.steps}"
-    return Summary(title, tuple(rows), total, tuple(context.kernels.reasons), context.states.describe(layers))
+    optimizer, notes = context.states.describe(layers), tuple(context.kernels.reasons)
+    return Summary(title, tuple(rows), total, notes, optimizer, context.kernels.instructions, _random_mask(context))
+
+
+def _random_mask(context: Context) -> str:
+    controller, rate = context.controller, context.method.random_mask
+    if controller is not None:
+        if controller.gap is None:
+            return "no held-out examples were seen yet: without any there is no random mask, only averaged weights."
+        return f"on the held-out examples: {confidence(context.mask_rate, controller.gap)}."
+    if isinstance(rate, float) and rate and context.method.average_from is not None:
+        return (
+            f"{percent(rate, 0)} of the weights are switched off in every step: in short training, or where a network "
+            "is not over-confident, that may cost several points of accuracy (cigl-auto measures it)."
+        )
+    return ""
 
 
 def _mean(values: Sequence[float | None], weights: Sequence[int]) -> float | None:
@@ -230,13 +250,18 @@ def segments(method: Method, table: Timetable) -> list[Segment]:
     return parts
 
 
-def training_flops(layer: Layer, method: Method, table: Timetable, parts: list[Segment]) -> float:
-    """Of the whole training, against dense: 3 f_S per step, 2 f_S + f_D where the dense gradient is needed."""
+def training_flops(
+    layer: Layer, method: Method, table: Timetable, parts: list[Segment], strength: float | None = None
+) -> float:
+    """Of the whole training, against dense: 3 f_S per step, 2 f_S + f_D where the dense gradient is needed.
+
+    A ``strength`` of Z is taken to be that of the whole training.
+    """
     active = layer.size if method.starts_dense else layer.target
     cost = 0.0
     for steps, dense_steps, end in parts:
         moments = [end - steps + math.ceil(steps * (i + 0.5) / MOMENTS) for i in range(MOMENTS)]
-        rate = fmean(method.mask_rate(layer, active, table, moment) for moment in moments)
+        rate = fmean(scaled(method.mask_rate(layer, active, table, moment), strength) for moment in moments)
         density = active / layer.size * (1 - rate)
         cost += steps * 3 * density + dense_steps * (1 - density)
         if table.updates(end):

@@ -133,8 +133,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "double-descent": Experiment(
         "accuracy and ECE from dense to 99.9 % sparse, and reliability diagrams", "the paper's first figure",
-        ("rigl", "cigl"), (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999), paper=("cifar100-resnet50",),
-        companions=False,
+        ("rigl", "cigl"), (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.997, 0.999),
+        paper=("cifar100-resnet50",), companions=False,
     ),
     "mask-correlation": Experiment(
         "accuracy of W against that of Z*W over five draws of Z", "the paper's figure of W against Z*W", ("cigl",),

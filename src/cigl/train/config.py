@@ -73,7 +73,9 @@ class Config:
         "side of the square input in pixels, for image folders (default: theirs, at most 224)",
         PIXELS,
     )
-    validation: float = option(0.0, "share of the training data to hold out; 0.1 with --temperature holdout", SHARE)
+    validation: float = option(
+        0.0, "share of the training data to hold out; 0.1 with --temperature holdout and with cigl-auto", SHARE
+    )
     redraw: bool = option(False, "hold out a different part of the data for each seed")
     augment: bool = option(True, "augment images (pad, crop, flip) if that is usual for the dataset")
     optimizer: Literal["sgd", "adam", "adamw"] = option("sgd", "optimizer: sgd, adam or adamw")

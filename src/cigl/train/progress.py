@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from cigl.common.progress import Field, Phases, Speed, bar_line
-from cigl.common.text import duration, percent
+from cigl.common.text import confidence, duration, percent
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -74,6 +74,8 @@ class Display(Phases):
             yield Field(f"accuracy {percent(self._row['accuracy'], 1)}", 8)
         if "validation_accuracy" in self._row:
             yield Field(f"validation {percent(self._row['validation_accuracy'], 1)}", 7)
+        if "gap" in self._row:
+            yield Field(confidence(self._row["mask_rate"], self._row["gap"]), 4)
         if per_second:
             what = "images" if len(trainer.splits.source.shape) == 3 else "examples"
             yield Field(f"{per_second * config.batch_size:,.0f} {what}/s", 6)
@@ -110,9 +112,10 @@ def _print_epoch(trainer: Trainer, row: dict[str, Any] | None) -> None:
     validation = (
         f", validation accuracy {percent(row['validation_accuracy'], 1)}" if "validation_accuracy" in row else ""
     )
+    mask = f", {confidence(row['mask_rate'], row['gap'])}" if "gap" in row else ""
     print(
         f"{config.method} {percent(config.sparsity)} {config.model} on {config.dataset}, epoch "
         f"{row['epoch']}/{config.epochs}: loss {row['loss']:.3f}, accuracy {percent(row['accuracy'], 1)}{validation}, "
-        f"lr {row['lr']:.4g}",
+        f"lr {row['lr']:.4g}{mask}",
         file=sys.stderr,
     )

@@ -28,7 +28,8 @@ def finish(trainer: Trainer, folder: RunFolder, pilot: float | None, trackers: T
     model = trainer.finalize()
     predictor = predictor_of(trainer, model)
     temperature = pilot
-    if trainer.config.temperature == "holdout":
+    observed = trainer.sparse.controller is not None and trainer.config.temperature == "none"
+    if trainer.config.temperature == "holdout" or observed:  # what has steered the mask gives the temperature, too
         logits, labels = trainer.predict(predictor, "validation")
         with phase("fitting the temperature"):
             fitted = fit_temperature(logits=logits, labels=labels)

@@ -40,6 +40,8 @@ from cigl.train.gradients import averaging_gradients, explain
 from cigl.train.optim import build_optimizer, lr_factor
 from cigl.train.ranks.group import ONE, Ranks
 
+_HELD_OUT, _ENOUGH = 0.1, 2000  # where a method observes held-out examples: a share, and how many are enough
+
 
 @dataclass
 class Splits:
@@ -60,8 +62,11 @@ class Splits:
                     arguments=("train_size",),
                 )
             train = train.take(slice(config.train_size)) if config.subset == "first" else _drawn(config, source)
-        if config.held_out:
-            train, validation = train.divide(config.held_out, seed=config.seed if config.redraw else 0)
+        held_out = config.held_out
+        if not held_out and method_of(config).controller() is not None:
+            held_out = min(_HELD_OUT, _ENOUGH / len(train))
+        if held_out:
+            train, validation = train.divide(held_out, seed=config.seed if config.redraw else 0)
         if train.steps(config.batch_size, drop_last=True) == 0:
             raise CiglError(
                 f"{len(train)} training examples make no batch of {config.batch_size}: lower batch_size.",
@@ -226,9 +231,13 @@ class Trainer:
             "lr": self.lr,
         }
         if self.splits.validation is not None:
-            logits, labels = self.predict(self.model, "validation")
+            controller = self.sparse.controller
+            logits, labels = self.predict(self.model if controller is None else self.sparse.preview(), "validation")
             row["validation_loss"] = F.cross_entropy(logits, labels).item()
             row["validation_accuracy"] = (logits.argmax(1) == labels).float().mean().item()
+            if controller is not None:
+                self.sparse.observe(logits, labels)
+                row |= {"mask_rate": self.sparse.mask_rate, "strength": controller.strength, "gap": controller.gap}
         row["seconds"] = self.seconds
         self.epoch, self.batch, self.sums, self.seconds = self.epoch + 1, 0, [0.0, 0, 0], 0.0
         return row

@@ -67,7 +67,7 @@ def test_a_missing_package_is_named(monkeypatch, tmp_path):
 
     def missing(name, *rest, **more):
         if name.startswith("mnist1d"):
-            raise ImportError(name)
+            raise ModuleNotFoundError(name=name)
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", missing)

@@ -171,10 +171,30 @@ def test_an_unknown_instruction_set_is_named(monkeypatch):
         library.isa()
 
 
+@pytest.mark.parametrize(
+    ("processor", "best"),
+    [
+        (("AuthenticAMD", 0x19, 0x61), "avx2"),  # Zen 4
+        (("AuthenticAMD", 0x1A, 0x24), "avx2"),  # Zen 5 of a laptop
+        (("AuthenticAMD", 0x1A, 0x44), "avx512"),
+        (("GenuineIntel", 6, 0x8F), "avx512"),
+    ],
+)
+def test_wide_vectors_are_used_where_the_processor_takes_them_at_once(processor, best, monkeypatch):
+    """Decided by the model of the processor, never by a clock: training has the same bits each time."""
+    monkeypatch.delenv("CIGL_ISA", raising=False)
+    monkeypatch.setattr(library, "processor", lambda: processor)
+    monkeypatch.setattr(library, "lanes", lambda name: 8)
+    assert library.isa() == best
+    monkeypatch.setenv("CIGL_ISA", "avx512")
+    assert library.isa() == "avx512"
+
+
 @pytest.mark.parametrize("missing", library.ISAS)
 def test_an_instruction_set_that_the_processor_lacks_is_refused(monkeypatch, missing):
     monkeypatch.setattr(library, "lanes", lambda name: 0 if name == missing else 8)
     monkeypatch.delenv("CIGL_ISA", raising=False)
+    monkeypatch.setattr(library, "processor", lambda: ("GenuineIntel", 6, 0x8F))
     assert library.isa() == next(name for name in library.ISAS if name != missing)
     monkeypatch.setenv("CIGL_ISA", missing)
     with pytest.raises(CiglError, match="does not have"):

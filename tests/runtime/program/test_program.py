@@ -423,15 +423,13 @@ def test_a_program_may_only_hand_on_its_input(images):
     assert torch.equal(results[2], a.flatten(1))
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_rows_of_pixels_lie_in_the_vectors_that_waste_least(whole, monkeypatch):
-    """Wide vectors if the processor takes them at once, and rows are long enough to fill them."""
+def test_rows_of_pixels_lie_in_the_vectors_that_waste_least(monkeypatch):
+    """Wide vectors if rows are long enough to fill them."""
     monkeypatch.setattr(library, "isa", lambda: "avx512")
     monkeypatch.setattr(library, "lanes", {"avx512": 16, "avx2": 8}.get)
     monkeypatch.setattr(library, "forced", lambda: "")
-    monkeypatch.setattr(library, "has_whole_vectors", lambda *names: whole)
     long, short = [(3, 32, 32), (8, 14, 14)], [(8, 7, 7), (16, 8, 8)]
-    assert executable.vectors(1, long)[0] == ("avx512" if whole else "avx2")
+    assert executable.vectors(1, long)[0] == "avx512"
     assert executable.vectors(1, short)[0] == "avx2"
     assert executable.vectors(12, short)[1].lanes == 8  # images fill a narrow vector, but not a wide one
     assert executable.vectors(16, short)[0] == "avx512"

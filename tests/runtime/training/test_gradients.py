@@ -2,6 +2,7 @@
 
 import copy
 from itertools import pairwise
+from unittest import mock
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from hypothesis import assume, currently_in_test_context, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from training_nets import ISAS, Taken, doubled, drawn_nets, on_kernels, settings_of, step, thin
+
+from cigl.runtime.training import bands
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no kernels")
 
@@ -44,6 +47,15 @@ def test_gradients_are_those_of_torch(drawn, isa, threads):
     assume(drawn is not None)
     model, masks, x = drawn
     compare(model, masks, x, isa=isa, threads=threads)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(drawn_nets(), st.sampled_from(ISAS), st.integers(1, 2), st.sampled_from([1, 1 << 14]))
+def test_bands_of_rows_have_the_gradients_of_torch(drawn, isa, threads, cache):
+    assume(drawn is not None)
+    model, masks, x = drawn
+    with mock.patch.object(bands, "_CACHE", cache):
+        compare(model, masks, x, isa=isa, threads=threads)
 
 
 def features(draw) -> tuple[nn.Module, torch.Tensor]:
@@ -94,8 +106,12 @@ def perceptron() -> nn.Module:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("images", [2, 8, 19, 70])
-@pytest.mark.parametrize("kind", ["convolutions", "linear layers"])
-def test_the_number_of_threads_does_not_change_a_bit(kind, images, isa):
+@pytest.mark.parametrize("kind", ["convolutions", "convolutions in bands", "linear layers"])
+def test_the_number_of_threads_does_not_change_a_bit(kind, images, isa, monkeypatch):
+    in_bands = kind == "convolutions in bands"
+    if in_bands:
+        kind = "convolutions"
+        monkeypatch.setattr(bands, "_CACHE", 1)
     model = Residual() if kind == "convolutions" else perceptron()
     x = torch.randn(images, 3, 13, 14) if kind == "convolutions" else torch.randn(images, 50)
     masks, start = thin(model, 0.2), copy.deepcopy(model.state_dict())
@@ -106,8 +122,10 @@ def test_the_number_of_threads_does_not_change_a_bit(kind, images, isa):
             kernels = on_kernels(model, masks)
             results.append(step(model, x.requires_grad_()))
             [network] = kernels._plans._plans.values()
-            assert len(network.subgraphs) == 1
-            assert {p.data_ptr() for p in network.subgraphs[0].parameters} == {p.data_ptr() for p in model.parameters()}
+            [subgraph] = network.subgraphs
+            [[program]] = subgraph._free.values()
+            assert any(step.banded for step in program._steps) == in_bands
+            assert {p.data_ptr() for p in subgraph.parameters} == {p.data_ptr() for p in model.parameters()}
             kernels.remove()
     assert all(results[0].equals(other) for other in results[1:])
 

@@ -270,6 +270,7 @@ def test_two_processes_train_as_one_on_the_whole_batch(order, kernels, method, t
     results = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     assert results[0]["refused"]
     assert results[1]["refused"]
+    assert results[0]["strength"] == results[1]["strength"] > 0
     for name, mask in results[0]["masks"].items():
         assert torch.equal(mask, results[1]["masks"][name])
     model, sparse = reference_run(10, method)

@@ -37,7 +37,7 @@ class Sums(Bins):
 
 
 @dataclass(frozen=True)
-class Predictions:
+class Evaluated:
     """A test set and what was predicted for it, in order of confidence. Bin edges are rounded to ``dtype``."""
 
     samples: Samples
@@ -112,7 +112,7 @@ class Classwise(Measure):
     a matrix product, the few others (less than ``bins`` per sample) as a sparse one.
     """
 
-    def __init__(self, given: Predictions, bins: int):
+    def __init__(self, given: Evaluated, bins: int):
         probabilities, labels = given.probabilities, given.samples.labels
         self.n, self.classes = probabilities.shape
         index = bin_of(torch.from_numpy(probabilities), width_edges(bins, given.dtype)).numpy()
@@ -153,7 +153,7 @@ class RiskCoverage(Measure):
     order: each has the mean over their places.
     """
 
-    def __init__(self, given: Predictions):
+    def __init__(self, given: Evaluated):
         confidence, correct = given.samples.confidence, given.samples.correct.astype(np.float64)
         self.n = n = confidence.size
         harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, n + 1))])

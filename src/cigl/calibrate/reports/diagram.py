@@ -87,7 +87,7 @@ def reliability_diagrams(reports: Mapping[str, Report], path: str | os.PathLike[
     save_figure(draw, path, (_PANEL[0] * columns, _PANEL[1] * rows))
 
 
-def draw_bars(upper: Any, lower: Any, shown: Mapping[str, Any]) -> None:
+def draw_bars(upper: Any, lower: Any, shown: Mapping[str, Any], color: Any = "0.82") -> None:
     """A reliability diagram on two axes: ``prepare_reliability_diagram`` says what it shows."""
     columns = {name: np.array([bar[name] for bar in shown["bars"]]) for name in _COLUMNS}
     left, high, count, confidence, accuracy, accuracy_low, accuracy_high = columns.values()
@@ -95,7 +95,7 @@ def draw_bars(upper: Any, lower: Any, shown: Mapping[str, Any]) -> None:
     edge = 0.6 if few else 0
     box = {"width": high - left, "align": "edge", "linewidth": edge}
     upper.plot([0, 1], [0, 1], color="0.35", linestyle="--", linewidth=0.8, zorder=3)
-    upper.bar(left, accuracy, color="0.82", edgecolor="black", label="accuracy", **box)
+    upper.bar(left, accuracy, color=color, edgecolor="black", label="accuracy", **box)
     hatched = {"facecolor": "none", "edgecolor": "0.25", "hatch": "/////", "zorder": 2, **box}
     upper.bar(left, confidence - accuracy, bottom=accuracy, label="gap to confidence", **hatched)
     whisker = {"elinewidth": 0.8, "capsize": 1.5, "markersize": 2} if few else {"elinewidth": 0.3, "markersize": 1}

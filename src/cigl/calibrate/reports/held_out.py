@@ -11,11 +11,11 @@ from cigl.calibrate.corrections.temperature import Temperature, fit_temperature
 from cigl.calibrate.measures.samples import checked_input
 from cigl.calibrate.reports.classification import Report, report
 from cigl.common.errors import CiglError
-from cigl.common.notebook import preformatted
+from cigl.common.notebook import Preformatted
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOut(Preformatted):
     """What ``split_and_scale`` returns: the temperature, and reports before and after it, on the other part alone.
 
     Print it for both tables.
@@ -25,9 +25,6 @@ class HeldOut:
     fitted_on: int
     before: Report
     after: Report
-
-    def _repr_html_(self) -> str:
-        return preformatted(str(self))
 
     def __str__(self) -> str:
         note = " (clamped: no finite temperature is best)" if self.temperature.clamped else ""

@@ -16,12 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from cigl.calibrate.measures import intervals
-from cigl.calibrate.measures.bins import Array
 from cigl.calibrate.measures.samples import as_tensor
 from cigl.calibrate.reports.classification import RESAMPLES, Estimate
 from cigl.calibrate.reports.evaluation import evaluating, forward, labels_of
 from cigl.common.errors import CiglError
-from cigl.common.notebook import preformatted
+from cigl.common.notebook import Preformatted
 from cigl.common.text import percent
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
@@ -66,7 +65,7 @@ def _positive(name: str, value: float) -> float:
 
 
 @dataclass(frozen=True)
-class RegressionReport:
+class RegressionReport(Preformatted):
     """Gaussian predictions against targets; ``regression_report`` and ``evaluate_regression`` make it.
 
     ``coverage[0.9]`` is the share of targets inside the central 90 % interval; ``curve`` lists (level, share of targets
@@ -92,9 +91,6 @@ class RegressionReport:
             "coverage": {str(level): share.to_dict() for level, share in self.coverage.items()},
             "curve": [list(point) for point in self.curve],
         }
-
-    def _repr_html_(self) -> str:
-        return preformatted(str(self))
 
     def __str__(self) -> str:
         rows = {"gaussian nll": self.nll, "rmse": self.rmse}
@@ -142,13 +138,11 @@ def regression_report(*, mean: Any, variance: Any, targets: Any, resamples: int 
     draws = np.concatenate([weights @ table for weights in intervals.resamples(n, resamples, np.arange(n))]) / n
     points = table.mean(0)
     points[1], draws[:, 1] = np.sqrt(points[1]), np.sqrt(draws[:, 1])
-    nll_, rmse, *shares = (_with_interval(points[k], draws[:, k]) for k in range(len(points)))
+    nll_, rmse, *shares = (
+        Estimate(float(point), *intervals.percentile_interval(own)) for point, own in zip(points, draws.T, strict=True)
+    )
     curve = [(level, float((below <= level).double().mean())) for level in CURVE]
     return RegressionReport(n, nll_, rmse, dict(zip(LEVELS, shares, strict=True)), curve)
-
-
-def _with_interval(value: float, draws: Array) -> Estimate:
-    return Estimate(float(value), *intervals.percentile_interval(draws))
 
 
 def evaluate_regression(

@@ -14,14 +14,14 @@ from cigl.calibrate.corrections.corruptions import KINDS, SEVERITIES, check_seve
 from cigl.calibrate.reports.classification import RESAMPLES, Report
 from cigl.calibrate.reports.evaluation import Members, evaluate, labels_of, with_members
 from cigl.common.errors import CiglError, unknown
-from cigl.common.notebook import preformatted
+from cigl.common.notebook import Preformatted
 
 CLEAN = 0
 SHOWN = ("accuracy", "nll", "gap", "ece")
 
 
 @dataclass(frozen=True)
-class Shift:
+class Shift(Preformatted):
     """Reports by kind of corruption and severity, 0 being the images as they are. Print it for a table.
 
     ``under_shift`` makes it: ``shift["noise"][3].ece`` is the ECE under noise of severity 3.
@@ -40,9 +40,6 @@ class Shift:
         from cigl.calibrate.reports.diagram import shift_figure
 
         shift_figure(self, path)
-
-    def _repr_html_(self) -> str:
-        return preformatted(str(self))
 
     def __str__(self) -> str:
         bins = next(iter(next(iter(self.reports.values())).values())).bins

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 FORMAT = "cigl calibration report"
 VERSION = 1
-_PER_SAMPLE = ("labels", "predicted", "confidence", "correct", "nll", "brier", "top5")
 # What reading a damaged file can raise: by JSON, by zip and numpy, and by taking apart what they return.
 DAMAGE = (
     ValueError,
@@ -47,8 +46,7 @@ DAMAGE = (
 
 def arrays(report: Report) -> dict[str, Array]:
     """Everything that is kept per sample, and the bootstrap draws, by name."""
-    kept = {name: getattr(report.samples, name) for name in _PER_SAMPLE}
-    kept = {name: values for name, values in kept.items() if values is not None}
+    kept = {name: values for name, values in vars(report.samples).items() if values is not None}
     return kept | {f"draws/{name}": values for name, values in report.draws.items()}
 
 
@@ -113,7 +111,7 @@ def locate(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Path]:
             "both files together."
         )
     try:
-        right = _hash(beside) == digest
+        right = hashlib.sha256(beside.read_bytes()).hexdigest() == digest
     except OSError:
         raise damaged(beside) from None
     if not right:
@@ -153,7 +151,3 @@ def check(report: Report) -> None:
     )
     if not right:
         raise ValueError
-
-
-def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

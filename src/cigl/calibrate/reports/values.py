@@ -15,7 +15,7 @@ import torch
 
 from cigl.calibrate.measures.bins import Array, mass_edges, width_edges
 from cigl.calibrate.measures.intervals import noise_gaps
-from cigl.calibrate.measures.metrics import Bins, Measure, Predictions, Weights
+from cigl.calibrate.measures.metrics import Bins, Evaluated, Measure, Weights
 from cigl.calibrate.measures.samples import Samples
 from cigl.calibrate.registry import MeanOf, Metric, OverBins, listed
 from cigl.common.errors import CiglError
@@ -63,7 +63,7 @@ class Measures:
     def __init__(self, samples: Samples, probabilities: Array, bins: int, dtype: torch.dtype = torch.float64):
         self.bins = bins
         self.order = np.argsort(samples.confidence, kind="stable")
-        given = Predictions(_in_order(samples, self.order), probabilities[self.order], dtype)
+        given = Evaluated(_in_order(samples, self.order), probabilities[self.order], dtype)
         self.predicted, self.confidence = given.samples.predicted, given.samples.confidence
         self.correct = given.samples.correct.astype(np.float64)
         self.metrics: list[Metric] = []

@@ -52,10 +52,6 @@ class LinesData:
     sparsity: Numbers
     bold: tuple[str, ...]
 
-    @property
-    def is_empty(self) -> bool:
-        return not all(panel.lines for panel in self.panels)
-
 
 @dataclass(frozen=True)
 class Polygon:
@@ -75,10 +71,6 @@ class Polygon:
 class PolygonsData:
     panels: tuple[Polygon, ...]
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.panels
-
 
 @dataclass(frozen=True)
 class Diagram:
@@ -93,7 +85,3 @@ class Diagram:
 @dataclass(frozen=True)
 class ReliabilityData:
     panels: tuple[Diagram, ...]
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.panels

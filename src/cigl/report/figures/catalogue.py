@@ -201,7 +201,7 @@ class FigureKind:
     def make(self, kind: str, evidence: Evidence, setting: str) -> Figure | None:
         """None where finished runs have nothing to show yet."""
         data = self.prepare(evidence, setting)
-        if data.is_empty:
+        if not data.panels or (isinstance(data, LinesData) and not all(panel.lines for panel in data.panels)):
             return None
         title = f"{self.title}, {evidence.title(setting)}"
         finding, chart = tuple(self.finding(evidence, setting, data)), self.chart(data)

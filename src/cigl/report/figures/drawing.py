@@ -80,7 +80,8 @@ def lines(data: LinesData) -> Chart:
     """Means by sparsity with 95 % intervals: bands for CigL and the reference, bars for the others."""
     styles = looks(line.method for line in data.panels[0].lines)
     panels = [Drawing(panel.title, _better(panel), partial(_draw_lines, panel, data, styles)) for panel in data.panels]
-    return Chart(panels, _key(data, styles), any(panel.floor for panel in data.panels))
+    key = [(styles[line.method], line.label) for line in data.panels[0].lines]
+    return Chart(panels, key, any(panel.floor for panel in data.panels))
 
 
 def rows(data: LinesData) -> Chart:
@@ -106,12 +107,13 @@ def polygons(data: PolygonsData) -> Chart:
 
 
 def reliability(data: ReliabilityData) -> Chart:
-    return diagrams({panel.title: Report.from_json(panel.report) for panel in data.panels})
+    reports = {panel.title: Report.from_json(panel.report) for panel in data.panels}
+    return Chart([diagram(title, prepare_reliability_diagram(report)) for title, report in reports.items()])
 
 
-def diagrams(reports: Mapping[str, Report]) -> Chart:
-    """A reliability diagram per named report."""
-    return Chart([Drawing(title, "", partial(_draw_diagram, report), 3.9) for title, report in reports.items()])
+def diagram(title: str, shown: Mapping[str, Any], color: str = "") -> Drawing:
+    """A reliability diagram in grey, or with bars in a tint of one of ``COLORS``."""
+    return Drawing(title, "", partial(_draw_diagram, shown, color), 3.9)
 
 
 def _sample(name: str, **style: Any) -> Any:
@@ -124,10 +126,6 @@ def _sample(name: str, **style: Any) -> Any:
 
 def _better(panel: Panel) -> str:
     return f"{panel.better} is better"
-
-
-def _key(data: LinesData, styles: Mapping[str, Look]) -> list[tuple[Look, str]]:
-    return [(styles[line.method], line.label) for line in data.panels[0].lines]
 
 
 def _marks(look: Look, size: float = 3.8) -> dict[str, Any]:
@@ -221,6 +219,7 @@ def _draw_rows(panel: Panel, sparsities: Sequence[float], figure: Any) -> list[T
     axis.set_ylim(len(names) - 0.5, -0.5)
     axis.tick_params(axis="y", length=0)
     _value_axis(panel, axis.set_xlim)
+    axis.locator_params(axis="x", nbins=6)  # so that their numbers stand apart
     axis.grid(axis="x", color="0.9", linewidth=0.5)
     axis.set_axisbelow(True)
     axis.spines[["top", "right", "left"]].set_visible(False)
@@ -240,10 +239,11 @@ def tip(line: Line, i: int, panel: Panel) -> str:
     return f"{line.label}, {percent(line.sparsity[i])} sparse\n{numbers}"
 
 
-def _draw_diagram(report: Report, figure: Any) -> list[Tip]:
+def _draw_diagram(shown: Mapping[str, Any], color: str, figure: Any) -> list[Tip]:
+    from matplotlib.colors import to_rgba
+
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
-    shown = prepare_reliability_diagram(report)
-    draw_bars(upper, lower, shown)
+    draw_bars(upper, lower, shown, to_rgba(COLORS[color], 0.45) if color else "0.82")
     return [
         Tip(upper, (bar["low"] + bar["high"]) / 2, bar["accuracy"], _bin_tip(bar), column=True) for bar in shown["bars"]
     ]

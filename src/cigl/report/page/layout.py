@@ -253,6 +253,7 @@ def document(title: str, body: str) -> str:
     """The whole file, styles and scripts inside it; ``title`` and ``body`` are HTML."""
     style = asset("page.css") + asset("charts.css")
     script = asset("page.js") + asset("charts.js")
+    body = body.replace(" %", "\u00a0%")  # a line never begins with it
     return Template(asset("page.html")).substitute(title=title, style=style, script=script, body=body)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from cigl.common.errors import CiglError
 from cigl.common.text import percent, signed
-from cigl.report.evidence.comparisons import change, masked_accuracies, relative
+from cigl.report.evidence.comparisons import change, contrasts, masked_accuracies, relative, sign
 from cigl.report.evidence.measurements import Evidence, Run
 from cigl.report.evidence.metrics import (
     ACCURACY,
@@ -30,7 +30,6 @@ from cigl.report.evidence.recognise import kinds
 from cigl.report.evidence.statistics import NOTABLE, mean
 from cigl.report.tables.by_sparsity import matrix
 from cigl.report.tables.entries import change_entry, difference_entry, mean_entry, metric_number, number
-from cigl.report.tables.findings import compare, sign
 from cigl.report.tables.formats import EMPTY, Entry, Table
 from cigl.sparsify.methods import catalogue as methods
 from cigl.study.grid import Study
@@ -140,31 +139,18 @@ def _intervals(evidence: Evidence, setting: str, *, metric: str) -> Table:
 
 def _differences(evidence: Evidence, setting: str) -> Table:
     """Against the reference, by pairs of seeds and shared resamples."""
-    reference, metrics = evidence.study.reference, tabulated()
-    columns = ["Method", "Sparsity", "Verdict", "Seeds", *map(change_heading, metrics)]
-    columns.insert(5, "ECE change (%)")
+    ece, *others = tabulated()
+    columns = ["Method", "Sparsity", "Verdict", "Seeds", change_heading(ece), "ECE change (%)"]
+    columns += map(change_heading, others)
     rows = []
-    verdicts = {
-        (method, one.sparsity): one.verdict()
-        for method in evidence.methods(setting)
-        for one in compare(evidence, setting, method)
-    }
-    for method, sparsity in evidence.cells(setting):
-        found = {metric: change(evidence, setting, method, sparsity, metric) for metric in metrics}
-        ece = found[ECE]
-        if method == reference or ece is None:
-            continue
-        verdict = verdicts.get((method, sparsity))
-        row = [
-            *_place(evidence, method, sparsity),
-            Entry(verdict) if verdict else EMPTY,
-            Entry(str(ece.seeds), ece.seeds),
-        ]
-        row += [difference_entry(one, metric) for metric, one in found.items()]
-        share = relative(evidence, setting, method, sparsity)
-        row.insert(5, EMPTY if share is None else Entry(signed(100 * share, 1), 100 * share))
-        rows.append(tuple(row))
-    label = evidence.study.label(reference)
+    for method in evidence.methods(setting):
+        for one in contrasts(evidence, setting, method):
+            seeds = one.changes[ece].seeds
+            row = [*_place(evidence, method, one.sparsity), Entry(one.verdict()), Entry(str(seeds), seeds)]
+            share = EMPTY if one.share is None else Entry(signed(100 * one.share, 1), 100 * one.share)
+            row += [difference_entry(one.changes[ece], ece), share]
+            rows.append((*row, *(difference_entry(one.changes.get(metric), metric) for metric in others)))
+    label = evidence.study.label(evidence.study.reference)
     notes = (
         f"Method − {label} at the same sparsity with its 95 % interval: the same seeds, the same test points, the same "
         "resamples of them.",

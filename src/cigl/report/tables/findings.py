@@ -6,68 +6,15 @@ all of these numbers stand beside it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from cigl.common.text import count, percent, percents, signed, span
-from cigl.report.evidence.comparisons import change, relative
+from cigl.report.evidence.comparisons import Contrast, contrasts, sign
 from cigl.report.evidence.figure_data import LinesData, Panel, Polygon, PolygonsData
 from cigl.report.evidence.measurements import Evidence
-from cigl.report.evidence.metrics import ACCURACY, ECE, lookup, tabulated
+from cigl.report.evidence.metrics import ACCURACY, ECE, HEADLINE, lookup
 from cigl.report.evidence.recognise import of_kind
 from cigl.report.evidence.statistics import OverSeeds, difference
-
-# By the sign of the significant changes of ECE and accuracy; 0 where a change is not significant.
-_VERDICTS = {
-    (-1, 1): "better calibrated and more accurate{than}",
-    (-1, 0): "better calibrated{than}, with no significant difference in accuracy",
-    (-1, -1): "better calibrated but less accurate{than}",
-    (0, 1): "more accurate{than}, with no significant difference in calibration",
-    (0, 0): "not significantly different{from_} in calibration or accuracy",
-    (0, -1): "less accurate{than}, with no significant difference in calibration",
-    (1, 1): "more accurate but worse calibrated{than}",
-    (1, 0): "worse calibrated{than}, with no significant difference in accuracy",
-    (1, -1): "worse calibrated and less accurate{than}",
-}
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A method against the reference at one sparsity: paired differences, and by which share the ECE differs."""
-
-    sparsity: float
-    ece: OverSeeds
-    accuracy: OverSeeds
-    share: float
-    scores: Mapping[str, OverSeeds] = field(default_factory=dict)  # the others: NLL and Brier score
-
-    @property
-    def worse(self) -> tuple[str, ...]:
-        """The titles of those scores that are significantly worse."""
-        wrong = {"lower": 1, "higher": -1}
-        return tuple(lookup(name).title for name, one in self.scores.items() if sign(one) == wrong[lookup(name).better])
-
-    def verdict(self, reference: str = "") -> str:
-        """In words; a lower ECE with a lower accuracy is never simply better."""
-        than, from_ = (f" {word} {reference}" if reference else "" for word in ("than", "from"))
-        return _VERDICTS[sign(self.ece), sign(self.accuracy)].format(than=than, from_=from_)
-
-
-def sign(one: OverSeeds) -> int:
-    """Of a difference whose interval excludes 0; else 0."""
-    return (one.low > 0) - (one.high < 0)
-
-
-def compare(evidence: Evidence, setting: str, method: str, scaled: bool = False) -> list[Comparison]:
-    found = []
-    for sparsity in evidence.sparsities(setting, [method]):
-        ece, accuracy = (change(evidence, setting, method, sparsity, name, scaled) for name in (ECE, ACCURACY))
-        share = relative(evidence, setting, method, sparsity, ECE, scaled)
-        if ece is not None and accuracy is not None and share is not None:
-            others = {name: change(evidence, setting, method, sparsity, name, scaled) for name in tabulated()[2:]}
-            scores = {name: one for name, one in others.items() if one is not None}
-            found.append(Comparison(sparsity, ece, accuracy, share, scores))
-    return found
 
 
 def of_lines(evidence: Evidence, setting: str, data: LinesData) -> list[str]:
@@ -83,24 +30,24 @@ def of_parts(evidence: Evidence, setting: str, data: LinesData) -> list[str]:
 
 
 def _compared(evidence: Evidence, setting: str, methods: Sequence[str]) -> list[str]:
-    others = [method for method in methods if method != evidence.study.reference]
-    return list(filter(None, (against_reference(evidence, setting, method) for method in others)))
+    return list(filter(None, (against_reference(evidence, setting, method) for method in methods)))
 
 
 def against_reference(evidence: Evidence, setting: str, method: str) -> str:
     """The verdict at each sparsity; sparsities of one verdict are named together."""
     label, reference = evidence.study.label(method), evidence.study.label(evidence.study.reference)
-    groups: dict[tuple[str, tuple[str, ...]], list[Comparison]] = {}
-    for one in compare(evidence, setting, method):
-        groups.setdefault((one.verdict(reference), one.worse), []).append(one)
+    groups: dict[tuple[str, tuple[str, ...]], list[Contrast]] = {}
+    for one in contrasts(evidence, setting, method):
+        if one.share is not None:
+            groups.setdefault((one.verdict(reference), one.worse), []).append(one)
     clauses: list[str] = []
     for (verdict, worse), found in groups.items():
-        ece = span([100 * one.share for one in found], "{:+.0f}")
-        accuracy = span([100 * one.accuracy.value for one in found], "{:+.1f}")
-        seeds = _seeds([one.ece for one in found])
+        ece = span([100 * (one.share or 0.0) for one in found], "{:+.0f}")
+        accuracy = span([100 * one.changes[ACCURACY].value for one in found], "{:+.1f}")
+        seeds = _seeds([one.changes[ECE] for one in found])
         numbers = [f"ECE {ece} %", f"accuracy {accuracy} points"]
         for name in found[0].scores:
-            values = [one.scores[name].value for one in found if name in one.scores]
+            values = [one.changes[name].value for one in found if name in one.changes]
             numbers.append(f"{lookup(name).title} {span(values, '{:+.3f}')}")
         who = "it" if clauses else label
         but = f", but its {' and '.join(worse)} {'is' if len(worse) == 1 else 'are'} worse" if worse else ""
@@ -116,10 +63,9 @@ def of_scaled(evidence: Evidence, setting: str, data: LinesData) -> list[str]:
     """The same after temperature scaling, which changes no accuracy; in one sentence per method."""
     study, sentences = evidence.study, []
     for method in of_kind(study, "cigl") or list(study.methods):
-        found = [] if method == study.reference else compare(evidence, setting, method, scaled=True)
-        if found:
+        if found := contrasts(evidence, setting, method, scaled=True):
             who, than = study.label(method), study.label(study.reference)
-            said = _significant(who, than, [one.ece for one in found], [one.accuracy for one in found])
+            said = _significant(who, than, *([one.changes[name] for one in found] for name in HEADLINE))
             sentences.append(f"After temperature scaling of both, {said}.")
     return sentences or _levels(data)
 
@@ -127,19 +73,18 @@ def of_scaled(evidence: Evidence, setting: str, data: LinesData) -> list[str]:
 def of_calibrators(evidence: Evidence, setting: str, data: PolygonsData) -> list[str]:
     sentences = []
     for panel in data.panels:
-        ece, accuracy = (
-            [_between(evidence, setting, panel, sparsity, metric) for sparsity in panel.sparsity]
-            for metric in (ECE, ACCURACY)
-        )
-        known = [[one for one in found if one is not None] for found in (ece, accuracy)]
+        known = [_between(evidence, setting, panel, metric) for metric in HEADLINE]
         if all(known):
             sentences.append(_significant(panel.cigl.label, panel.other.label, *known) + ".")
     return sentences
 
 
-def _between(evidence: Evidence, setting: str, panel: Polygon, sparsity: float, metric: str) -> OverSeeds | None:
-    ours = evidence.numbers(setting, panel.cigl.method, sparsity, metric, False)
-    return difference(ours, evidence.numbers(setting, panel.other.method, sparsity, metric, panel.scaled))
+def _between(evidence: Evidence, setting: str, panel: Polygon, metric: str) -> list[OverSeeds]:
+    found = []
+    for sparsity in panel.sparsity:
+        ours = evidence.numbers(setting, panel.cigl.method, sparsity, metric, False)
+        found.append(difference(ours, evidence.numbers(setting, panel.other.method, sparsity, metric, panel.scaled)))
+    return [one for one in found if one is not None]
 
 
 def _significant(who: str, than: str, ece: Sequence[OverSeeds], accuracy: Sequence[OverSeeds]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 NOTHING = "–"
@@ -80,10 +80,9 @@ def to_latex(table: Table) -> str:
     """
     alignment = "".join("l" if text else "r" for text in table.text_columns())
     lines = [r"\begin{table}", r"\centering", rf"\caption{{{_escaped(table.title)}}}"]
-    lines += [rf"\begin{{tabular}}{{{alignment}}}", r"\toprule", _latex_row(table.columns), r"\midrule"]
+    lines += [rf"\begin{{tabular}}{{{alignment}}}", r"\toprule", _latex_row(map(_escaped, table.columns)), r"\midrule"]
     for row in table.rows:
-        cells = tuple(rf"\textbf{{{_escaped(e.text)}}}" if e.bold else _escaped(e.text) for e in row)
-        lines.append(_latex_row(cells, _as_is))
+        lines.append(_latex_row(rf"\textbf{{{_escaped(e.text)}}}" if e.bold else _escaped(e.text) for e in row))
     lines += [r"\bottomrule", r"\end{tabular}"]
     lines += [rf"\par\footnotesize {_escaped(note)}" for note in table.notes]
     return "\n".join([*lines, r"\end{table}"]) + "\n"
@@ -133,9 +132,5 @@ def _escaped(text: str) -> str:
     return text.translate(_LATEX)
 
 
-def _as_is(text: str) -> str:
-    return text
-
-
-def _latex_row(cells: tuple[str, ...], written: Callable[[str], str] = _escaped) -> str:
-    return " & ".join(map(written, cells)) + r" \\"
+def _latex_row(cells: Iterable[str]) -> str:
+    return " & ".join(cells) + r" \\"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from cigl.runtime.network.inputs import Signature
@@ -28,6 +29,12 @@ class Captured(nn.Module):
 
     def capture(self) -> Capture:
         raise NotImplementedError
+
+
+def attribute(model: nn.Module, path: str) -> Any:
+    """What a graph's node of the model's own stands for."""
+    found = attrgetter(path)(model)
+    return found.detach() if isinstance(found, Tensor) else found
 
 
 class Named(dict[str, Any]):

@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from cigl.common.errors import CiglError
+from cigl.common.text import first_line
 from cigl.runtime.compile.capture import HINT, Capture, Captured
 from cigl.runtime.compile.translating import translate
 from cigl.runtime.network.conditions import Condition, from_source
@@ -68,16 +69,16 @@ def captures(
         yield from exported()
     try:
         capture = trace(model)
-        if remembered and capture.notes:
-            yield from exported()
-        yield capture
     except refusal as error:
         if remembered:
             yield from exported()
         reasons.append(str(error) if examples is None else str(error).removesuffix(HINT))
-    else:
-        if remembered and not capture.notes:
-            yield from exported()
+        return
+    if remembered and capture.notes:
+        yield from exported()
+    yield capture
+    if remembered and not capture.notes:
+        yield from exported()
 
 
 def arguments(examples: Examples) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -102,7 +103,7 @@ def export(model: nn.Module, examples: Examples) -> Capture:
         try:
             expected = model(*args, **kwargs)
         except Exception as error:
-            raise CiglError(f"the model can't be called with the example_inputs: {_line(error)}.") from error
+            raise CiglError(f"the model can't be called with the example_inputs: {first_line(error, 200)}.") from error
         try:
             program = _exported(model, args, kwargs)
             graph = _graph(model, program)
@@ -110,7 +111,7 @@ def export(model: nn.Module, examples: Examples) -> Capture:
         except NotExported:
             raise
         except Exception as error:  # a forward can fail in any way
-            raise NotExported(_line(error)) from error
+            raise NotExported(first_line(error, 200)) from error
         checked = _Check(model, graph, program)
         _need(checked.agrees(checked.examples, expected), "its graph computes something else")
         signature = _signature(model, program)
@@ -259,7 +260,7 @@ class _Check:
         try:
             found = self._run(*(leaves[number].clone() for number in self._tensors))
         except Exception as error:
-            raise NotExported(_line(error)) from error
+            raise NotExported(first_line(error, 200)) from error
         return all(_close(a, b) for a, b in zip(found, pytree.tree_leaves(expected), strict=True))
 
     def is_needless(self, condition: Condition) -> bool:
@@ -295,8 +296,3 @@ def _close(ours: Any, theirs: Any) -> bool:
 def _need(condition: bool, otherwise: str) -> None:
     if not condition:
         raise NotExported(otherwise)
-
-
-def _line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__

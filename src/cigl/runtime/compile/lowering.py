@@ -8,10 +8,11 @@ import operator
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from torch.fx.node import map_aggregate
 
 from cigl.runtime.compile.aliases import SharedMemory, Values
+from cigl.runtime.compile.capture import attribute
 from cigl.runtime.compile.exporting import Examples, captures
 from cigl.runtime.compile.parsing import ASKS_SHAPE, IN_PLACE, RESHAPES, Parsed, makes_new, parse
 from cigl.runtime.compile.rebuilding import REBUILT, rebuild
@@ -124,13 +125,6 @@ class Lowering:
             self._room -= size
             self._operations[module] = parsed[0]
         return parsed
-
-
-def attribute(model: nn.Module, path: str) -> Any:
-    found: Any = model
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found.detach() if isinstance(found, Tensor) else found
 
 
 def argument_changed_in_place(node: fx.Node, module: nn.Module | None) -> fx.Node | None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
 from cigl.runtime.network import operations as op
 from cigl.runtime.network.weights import Weight
@@ -99,6 +100,10 @@ def _identity(input: Any, p: Any = None, training: Any = False, inplace: Any = F
     return op.Identity(), [_node(input)]
 
 
+def _dropout(module: nn.Dropout, input: Any) -> Parsed:
+    return _identity(input, training=module.training and module.p > 0)
+
+
 def _relu(input: Any) -> Parsed:
     return op.Relu(), [_node(input)]
 
@@ -115,10 +120,6 @@ def _or_in_place(parser: Callable[..., Parsed]) -> Callable[..., Parsed]:
         return parser(input)
 
     return parsed
-
-
-def _activation_module(name: str) -> Callable[..., Parsed]:
-    return lambda module, input: _activation(name)(input)
 
 
 def _gelu(input: Any, approximate: Any = "none") -> Parsed:
@@ -143,10 +144,6 @@ def _multiply(input: Any, other: Any) -> Parsed:
 def _concat(tensors: Any, dim: Any = 0) -> Parsed:
     _only_if(isinstance(tensors, Sequence) and type(dim) is int and len(tensors) > 0)
     return op.Concat(dim, len(tensors)), [_node(each) for each in tensors]
-
-
-def _softmax_of_functional(input: Any, dim: Any = None, _stacklevel: Any = 3, dtype: Any = None) -> Parsed:
-    return _softmax(input, dim, dtype)
 
 
 def _softmax(input: Any, dim: Any = None, dtype: Any = None) -> Parsed:
@@ -204,16 +201,20 @@ def _mean(input: Any, dim: Any = None, keepdim: Any = False, *, dtype: Any = Non
     return op.Mean(_pair(dim), keepdim), [_node(input)]
 
 
-def _conv(module: nn.Conv2d, input: Any) -> Parsed:
+def _conv(module: nn.Conv1d | nn.Conv2d, input: Any) -> Parsed:
+    """One of one dimension is a convolution of pictures of height 1."""
     _only_if(module.padding_mode == "zeros")
-    kernel, dilation = _pair(module.kernel_size), _pair(module.dilation)
+    line, weight = isinstance(module, nn.Conv1d), module.weight
+    kernel, stride, dilation = _pair(module.kernel_size), _pair(module.stride), _pair(module.dilation)
     if module.padding == "same":  # for an even kernel torch pads one side more
         _only_if(all(size % 2 for size in kernel))
         padding = (dilation[0] * (kernel[0] // 2), dilation[1] * (kernel[1] // 2))
     else:
         padding = (0, 0) if module.padding == "valid" else _pair(module.padding)
-    weight = Weight(module.weight, module.bias)
-    return op.Conv(weight, _pair(module.stride), padding, dilation, module.groups), [_node(input)]
+    if line:
+        weight, stride, padding, dilation = weight[:, :, None], (1, stride[1]), (0, padding[1]), (1, dilation[1])
+    conv = op.Conv(Weight(weight, module.bias), stride, padding, dilation, module.groups)
+    return op.OnLine(conv) if line else conv, [_node(input)]
 
 
 def _conv_transpose(module: nn.ConvTranspose2d, input: Any) -> Parsed:
@@ -222,24 +223,16 @@ def _conv_transpose(module: nn.ConvTranspose2d, input: Any) -> Parsed:
     return op.ConvTranspose.made(module.weight.detach(), module.bias, *places), [_node(input)]
 
 
-def _conv_line(module: nn.Conv1d, input: Any) -> Parsed:
-    """The module as a convolution of two dimensions."""
-    _only_if(module.padding_mode == "zeros")
-    (kernel,), (stride,), (dilation,) = module.kernel_size, module.stride, module.dilation
-    if module.padding == "same":
-        _only_if(kernel % 2 == 1)
-        padding = dilation * (kernel // 2)
-    else:
-        padding = 0 if module.padding == "valid" else _pair(module.padding)[0]
-    weight = Weight(module.weight[:, :, None], module.bias)
-    return op.OnLine(op.Conv(weight, (1, stride), (0, padding), (1, dilation), module.groups)), [_node(input)]
-
-
-def _pool_line(pool: Callable[..., Parsed], module: Any, **options: Any) -> Parsed:
+def _pool_line(pool: Callable[..., Parsed]) -> Callable[..., Parsed]:
     """A pooling over pictures of height 1."""
-    kernel, stride, padding = (_pair(each)[0] for each in (module.kernel_size, module.stride, module.padding))
-    operation, reads = pool(kernel_size=(1, kernel), stride=(1, stride), padding=(0, padding), **options)
-    return op.OnLine(operation), reads
+
+    def parsed(module: nn.Module, input: Any) -> Parsed:
+        found: Any
+        found, reads = pool(module, input)
+        kernel, stride, padding = (1, found.kernel[1]), (1, found.stride[1]), (0, found.padding[1])
+        return op.OnLine(replace(found, kernel=kernel, stride=stride, padding=padding)), reads
+
+    return parsed
 
 
 def _linear(module: nn.Linear, input: Any) -> Parsed:
@@ -250,79 +243,55 @@ def _norm(module: nn.BatchNorm1d | nn.BatchNorm2d, input: Any) -> Parsed:
     if module.training:
         return op.BatchNorm(), [_node(input)]
     mean, var = module.running_mean, module.running_var
-    _only_if(mean is not None and var is not None)
-    assert isinstance(mean, Tensor)
-    assert isinstance(var, Tensor)
+    if mean is None or var is None:
+        raise TypeError
     scale = (var.double() + module.eps).rsqrt() * (1 if module.weight is None else module.weight.double())
     shift = (0 if module.bias is None else module.bias.double()) - mean.double() * scale
     return op.Norm(scale.float().detach(), shift.float().detach()), [_node(input)]
 
 
+def _calls(parser: Callable[..., Parsed], fields: str = "") -> Callable[..., Parsed]:
+    """Of a module that calls the function with these attributes of its own."""
+    return lambda module, input: parser(input, *(getattr(module, name) for name in fields.split()))
+
+
+_MAX_POOL = "kernel_size stride padding dilation ceil_mode return_indices"
+_AVG_POOL = "kernel_size stride padding ceil_mode count_include_pad"
+_ACTIVATIONS = ("ReLU6", "SiLU", "Hardsigmoid", "Hardswish", "Mish")
 _MODULES: dict[type[nn.Module], Callable[..., Parsed]] = {
-    nn.Conv2d: _conv,
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d), _conv),
     nn.ConvTranspose2d: _conv_transpose,
-    nn.Conv1d: _conv_line,
-    nn.MaxPool1d: lambda m, input: _pool_line(
-        _max_pool, m, input=input, dilation=m.dilation, ceil_mode=m.ceil_mode, return_indices=m.return_indices
-    ),
-    nn.AvgPool1d: lambda m, input: _pool_line(
-        _avg_pool, m, input=input, ceil_mode=m.ceil_mode, count_include_pad=m.count_include_pad
-    ),
     nn.Linear: _linear,
-    nn.BatchNorm1d: _norm,
-    nn.BatchNorm2d: _norm,
-    nn.ReLU: lambda module, input: _relu(input),
-    **{
-        kind: _activation_module(name)
-        for kind, name in {
-            nn.ReLU6: "relu6",
-            nn.Sigmoid: "sigmoid",
-            nn.SiLU: "silu",
-            nn.Hardsigmoid: "hardsigmoid",
-            nn.Hardswish: "hardswish",
-            nn.Tanh: "tanh",
-            nn.Mish: "mish",
-        }.items()
-    },
-    nn.GELU: lambda module, input: _gelu(input, module.approximate),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), _norm),
     nn.LayerNorm: _layer_norm,
-    nn.Softmax: lambda module, input: _softmax(input, module.dim),
-    nn.MaxPool2d: lambda m, input: _max_pool(
-        input, m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode, m.return_indices
-    ),
-    nn.AvgPool2d: lambda m, input: _avg_pool(
-        input, m.kernel_size, m.stride, m.padding, m.ceil_mode, m.count_include_pad, m.divisor_override
-    ),
-    nn.AdaptiveAvgPool2d: lambda module, input: _adaptive_avg_pool(input, module.output_size),
-    nn.Identity: lambda module, input: _identity(input),
-    nn.Dropout: lambda m, input: _identity(input, training=m.training and m.p > 0),
-    nn.Dropout1d: lambda m, input: _identity(input, training=m.training and m.p > 0),
-    nn.Dropout2d: lambda m, input: _identity(input, training=m.training and m.p > 0),
+    nn.ReLU: _calls(_relu),
+    **{getattr(nn, name): _calls(_activation(name.lower())) for name in ("Sigmoid", "Tanh", *_ACTIVATIONS)},
+    nn.GELU: _calls(_gelu, "approximate"),
+    nn.Softmax: _calls(_softmax, "dim"),
+    nn.MaxPool1d: _pool_line(_calls(_max_pool, _MAX_POOL)),
+    nn.MaxPool2d: _calls(_max_pool, _MAX_POOL),
+    nn.AvgPool1d: _pool_line(_calls(_avg_pool, _AVG_POOL)),
+    nn.AvgPool2d: _calls(_avg_pool, f"{_AVG_POOL} divisor_override"),
+    nn.AdaptiveAvgPool2d: _calls(_adaptive_avg_pool, "output_size"),
+    nn.Identity: _calls(_identity),
+    **dict.fromkeys((nn.Dropout, nn.Dropout1d, nn.Dropout2d), _dropout),
 }
 
 _FUNCTIONS: dict[Any, Callable[..., Parsed]] = {
     F.relu: _or_in_place(_relu),
-    F.relu_: _relu,
-    torch.relu: _relu,
-    torch.relu_: _relu,
+    **dict.fromkeys((F.relu_, torch.relu, torch.relu_), _relu),
     **dict.fromkeys((torch.sigmoid, F.sigmoid), _activation("sigmoid")),
     **dict.fromkeys((torch.tanh, F.tanh), _activation("tanh")),
-    **{
-        getattr(F, name): _or_in_place(_activation(name))
-        for name in ("relu6", "silu", "hardsigmoid", "hardswish", "mish")
-    },
+    **{getattr(F, name.lower()): _or_in_place(_activation(name.lower())) for name in _ACTIVATIONS},
     F.gelu: _gelu,
     F.hardtanh: _hardtanh,
     torch.clamp: _clamp,
     **dict.fromkeys((operator.mul, operator.imul, torch.mul), _multiply),
     **dict.fromkeys((torch.cat, torch.concat), _concat),
     torch.softmax: _softmax,
-    F.softmax: _softmax_of_functional,
-    operator.add: _add,
-    operator.iadd: _add,
-    torch.add: _add,
-    F.max_pool2d: _max_pool,
-    torch.max_pool2d: _max_pool,
+    F.softmax: lambda input, dim=None, _stacklevel=3, dtype=None: _softmax(input, dim, dtype),
+    **dict.fromkeys((operator.add, operator.iadd, torch.add), _add),
+    **dict.fromkeys((F.max_pool2d, torch.max_pool2d), _max_pool),
     F.avg_pool2d: _avg_pool,
     F.adaptive_avg_pool2d: _adaptive_avg_pool,
     torch.mean: _mean,
@@ -330,14 +299,12 @@ _FUNCTIONS: dict[Any, Callable[..., Parsed]] = {
 }
 
 _METHODS: dict[Any, Callable[..., Parsed]] = {
-    "relu": _relu,
-    "relu_": _relu,
+    **dict.fromkeys(("relu", "relu_"), _relu),
     **dict.fromkeys(("sigmoid", "sigmoid_"), _activation("sigmoid")),
     **dict.fromkeys(("tanh", "tanh_"), _activation("tanh")),
     **dict.fromkeys(("clamp", "clamp_"), _clamp),
     **dict.fromkeys(("mul", "mul_"), _multiply),
     "softmax": _softmax,
-    "add": _add,
-    "add_": _add,
+    **dict.fromkeys(("add", "add_"), _add),
     "mean": _mean,
 }

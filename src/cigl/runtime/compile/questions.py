@@ -47,7 +47,6 @@ _MODES = {
                  "get_autocast_dtype", "get_autocast_cpu_dtype", "get_autocast_gpu_dtype")
     if hasattr(torch, name)
 }  # fmt: skip
-_RANDOM = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 _CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum, property, type(...))
 _OF_GRADIENTS = {"grad", "grad_fn", "_base"}  # which are None or not
 _OBJECTS = {"dtype", "device", "layout"}
@@ -108,7 +107,7 @@ class Questions:
         if event != "c_call":
             return
         whose = getattr(arg, "__self__", None)
-        if isinstance(whose, _RANDOM):
+        if _is_generator(whose):
             self.ask("draws random numbers that are not torch's", frame)
         elif is_own(frame.f_code) and isinstance(arg, type(len)) and arg in _MODES:
             self.ask(f"asks torch.{arg.__name__}()", frame)
@@ -233,7 +232,7 @@ class _Loads(Watched):
             self._questions.ask(f"asks for the type of a value, {self._asker}({name})", frame)
             self._asker = ""
         whose = found.__self__ if isinstance(found, MethodType) else found
-        if isinstance(whose, _RANDOM):
+        if _is_generator(whose):
             self._questions.ask("draws random numbers that are not torch's", frame)
         if found is type or found is callable:
             self._asker, self._arguments = name, []
@@ -327,6 +326,10 @@ def _compares_identity(code: CodeType) -> bool:
     """Whether it has an ``is`` with anything but a constant, as None."""
     found = [each for each in dis.get_instructions(code) if each.opname not in _SKIPPED]
     return any(b.opname == "IS_OP" and a.opname != "LOAD_CONST" for a, b in pairwise(found))
+
+
+def _is_generator(whose: Any) -> bool:
+    return isinstance(whose, (random.Random, np.random.Generator, np.random.RandomState, torch.Generator))
 
 
 def _random_states() -> tuple[Any, ...]:

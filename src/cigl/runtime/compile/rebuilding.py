@@ -7,12 +7,14 @@ is a bare layer. Afterwards the rest of the compiler has to know modules alone.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
+
+from cigl.runtime.compile.capture import attribute
 
 REBUILT = "rebuilt_layers"
 
@@ -28,13 +30,13 @@ def rebuild(model: nn.Module, graph: fx.Graph) -> None:
         if call is None:
             continue
         try:
-            x, kind, tensors, fields = call(*node.args, **node.kwargs)
+            x, make, tensors, fields = call(*node.args, **node.kwargs)
             _need(isinstance(x, fx.Node) and x not in constants)
             _need(all(each is x or each in constants for each in node.all_input_nodes))
             values = [None if each is None else constants.tensor(each) for each in tensors]
-            key = (kind, tuple(map(_identity, values)), repr(fields))
+            key = (make, tuple(map(_identity, values)), repr(fields))
             if key not in made:
-                layers.append(kind(values, fields))
+                layers.append(make(*values, **fields))
                 made[key] = f"{REBUILT}.{len(layers) - 1}"
         except Exception:  # arguments that torch.nn doesn't take are torch's to refuse, when the graph is called
             continue
@@ -56,11 +58,9 @@ class _Constants:
         self._known: dict[fx.Node, tuple[fx.Node, Tensor]] = {}  # the attribute, and the value
         for node in graph.nodes:
             if node.op == "get_attr":
-                found: Any = model
-                for part in str(node.target).split("."):
-                    found = getattr(found, part)
+                found = attribute(model, str(node.target))
                 if isinstance(found, Tensor):
-                    self._known[node] = (node, found.detach())
+                    self._known[node] = (node, found)
             elif _is_transposed(node) and (known := self._known.get(node.all_input_nodes[0])) is not None:
                 try:
                     self._known[node] = (known[0], _transposed(node, known[1]))
@@ -107,32 +107,21 @@ class _Other(Exception):
     """A call that is no layer of torch.nn."""
 
 
-Found = tuple[Any, Callable[..., nn.Module], tuple[Any, ...], dict[str, Any]]
+Found = tuple[Any, Callable[..., nn.Module], tuple[Any, ...], dict[str, Any]]  # input, maker, tensors, settings
 
 
 def _given(layer: nn.Module, **tensors: Tensor | None) -> nn.Module:
     """Made on the meta device, and given the tensors that there are."""
     for name, tensor in tensors.items():
-        if name in layer._buffers:
-            layer._buffers[name] = tensor
-        else:
-            layer._parameters[name] = None if tensor is None else nn.Parameter(tensor, requires_grad=False)
+        is_buffer = name in layer._buffers
+        held: dict[str, Any] = layer._buffers if is_buffer else layer._parameters
+        _need(tensor is None or tensor.shape == held[name].shape)
+        held[name] = tensor if tensor is None or is_buffer else nn.Parameter(tensor, requires_grad=False)
     return layer.eval()
 
 
 def _linear(input: Any, weight: Any, bias: Any = None) -> Found:
     return input, _make_linear, (weight, bias), {}
-
-
-def _make_linear(tensors: Sequence[Tensor | None], fields: dict[str, Any]) -> nn.Module:
-    weight, bias = tensors
-    _need(weight is not None and weight.dim() == 2 and (bias is None or bias.dim() == 1))
-    assert weight is not None
-    if fields.get("transposed"):
-        weight = weight.t()
-    outputs, inputs = weight.shape
-    _need(bias is None or bias.shape == (outputs,))
-    return _given(nn.Linear(inputs, outputs, bias is not None, device="meta"), weight=weight, bias=bias)
 
 
 def _matmul(input: Any, other: Any) -> Found:
@@ -144,61 +133,35 @@ def _addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -
     return mat1, _make_linear, (mat2, input), {"transposed": True}
 
 
-def _conv(kind: type[nn.Module]) -> Callable[..., Found]:
-    def call(
-        input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: Any = 1
-    ) -> Found:
-        fields = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-        return input, makers[kind], (weight, bias), _tuples(fields)
-
-    return call
+def _make_linear(weight: Tensor, bias: Tensor | None, transposed: bool = False) -> nn.Module:
+    weight = weight.t() if transposed else weight
+    outputs, inputs = weight.shape
+    return _given(nn.Linear(inputs, outputs, device="meta"), weight=weight, bias=bias)
 
 
-def _conv_transpose(kind: type[nn.Module]) -> Callable[..., Found]:
-    def call(
-        input: Any,
-        weight: Any,
-        bias: Any = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        output_padding: Any = 0,
-        groups: Any = 1,
-        dilation: Any = 1,
-    ) -> Found:
-        fields = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
-        return input, makers[kind], (weight, bias), _tuples(fields | {"groups": groups})
+def _conv(kind: type[Any], *settings: str) -> Callable[..., Found]:
+    """``settings`` are the function's arguments behind the bias, in their order."""
+    transposed = kind.__name__.startswith("ConvTranspose")
 
-    return call
-
-
-def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """A size as a module has it: one number for each dimension."""
-    return {name: tuple(value) if isinstance(value, list | tuple) else value for name, value in fields.items()}
-
-
-def _maker(kind: type[Any]) -> Callable[..., nn.Module]:
-    def make(tensors: Sequence[Tensor | None], fields: dict[str, Any]) -> nn.Module:
-        weight, bias = tensors
-        assert weight is not None
-        fields = {
-            name: value[0] if type(value) is tuple and len(value) == 1 else value for name, value in fields.items()
-        }
-        first, second = int(weight.shape[0]), int(weight.shape[1]) * fields["groups"]
-        channels = (first, second) if kind.__name__.startswith("ConvTranspose") else (second, first)
-        layer = kind(*channels, tuple(weight.shape[2:]), bias=bias is not None, device="meta", **fields)
-        _need(tuple(layer.weight.shape) == tuple(weight.shape))
+    def make(weight: Tensor, bias: Tensor | None, groups: int = 1, **sizes: Any) -> nn.Module:
+        first, second = int(weight.shape[0]), int(weight.shape[1]) * groups
+        channels = (first, second) if transposed else (second, first)
+        layer = kind(*channels, tuple(weight.shape[2:]), groups=groups, device="meta", **sizes)
         return _given(layer, weight=weight, bias=bias)
 
-    return make
+    def call(input: Any, weight: Any, bias: Any = None, *given: Any, **named: Any) -> Found:
+        _need(len(given) <= len(settings) and set(named) <= set(settings[len(given) :]))
+        fields = dict(zip(settings, given, strict=False)) | named
+        return input, make, (weight, bias), {name: _size(value) for name, value in fields.items()}
+
+    return call
 
 
-_CONVS = {F.conv1d: nn.Conv1d, F.conv2d: nn.Conv2d, F.conv3d: nn.Conv3d}
-_TRANSPOSED = {
-    F.conv_transpose1d: nn.ConvTranspose1d,
-    F.conv_transpose2d: nn.ConvTranspose2d,
-    F.conv_transpose3d: nn.ConvTranspose3d,
-}
-makers = {kind: _maker(kind) for kind in (*_CONVS.values(), *_TRANSPOSED.values())}
+def _size(value: Any) -> Any:
+    """As a module has it: one number, or one for each dimension."""
+    if not isinstance(value, list | tuple):
+        return value
+    return tuple(value) if len(value) > 1 else value[0]
 
 
 def _batch_norm(
@@ -215,10 +178,8 @@ def _batch_norm(
     return input, _make_batch_norm, (running_mean, running_var, weight, bias), {"eps": eps}
 
 
-def _make_batch_norm(tensors: Sequence[Tensor | None], fields: dict[str, Any]) -> nn.Module:
-    mean, var, weight, bias = tensors
-    assert mean is not None
-    layer = nn.BatchNorm2d(mean.numel(), fields["eps"], device="meta")
+def _make_batch_norm(mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> nn.Module:
+    layer = nn.BatchNorm2d(mean.numel(), eps, device="meta")
     return _given(layer, running_mean=mean, running_var=var, weight=weight, bias=bias, num_batches_tracked=None)
 
 
@@ -235,10 +196,8 @@ def _layer_norm(
     return input, _make_layer_norm, (weight, bias), {"shape": tuple(normalized_shape), "eps": eps}
 
 
-def _make_layer_norm(tensors: Sequence[Tensor | None], fields: dict[str, Any]) -> nn.Module:
-    weight, bias = tensors
-    layer = nn.LayerNorm(fields["shape"], fields["eps"], bias=bias is not None, device="meta")
-    return _given(layer, weight=weight, bias=bias)
+def _make_layer_norm(weight: Tensor, bias: Tensor | None, shape: tuple[int, ...], eps: float) -> nn.Module:
+    return _given(nn.LayerNorm(shape, eps, device="meta"), weight=weight, bias=bias)
 
 
 def _need(condition: bool) -> None:
@@ -246,19 +205,15 @@ def _need(condition: bool) -> None:
         raise _Other
 
 
+_SIZES = ("stride", "padding", "dilation", "groups")
+_TURNED_SIZES = ("stride", "padding", "output_padding", "groups", "dilation")
 _CALLS: dict[Any, Callable[..., Found]] = {
     F.linear: _linear,
-    torch.matmul: _matmul,
-    torch.mm: _matmul,
-    operator.matmul: _matmul,
-    "matmul": _matmul,
-    "mm": _matmul,
-    torch.addmm: _addmm,
-    "addmm": _addmm,
+    **dict.fromkeys((torch.matmul, torch.mm, operator.matmul, "matmul", "mm"), _matmul),
+    **dict.fromkeys((torch.addmm, "addmm"), _addmm),
     F.batch_norm: _batch_norm,
     torch.batch_norm: _aten_batch_norm,
-    F.layer_norm: _layer_norm,
-    torch.layer_norm: _layer_norm,
-    **{function: _conv(kind) for function, kind in _CONVS.items()},
-    **{function: _conv_transpose(kind) for function, kind in _TRANSPOSED.items()},
+    **dict.fromkeys((F.layer_norm, torch.layer_norm), _layer_norm),
+    **{getattr(F, f"conv{n}d"): _conv(getattr(nn, f"Conv{n}d"), *_SIZES) for n in (1, 2, 3)},
+    **{getattr(F, f"conv_transpose{n}d"): _conv(getattr(nn, f"ConvTranspose{n}d"), *_TURNED_SIZES) for n in (1, 2, 3)},
 }

@@ -18,6 +18,7 @@ from torch import fx, nn
 
 from cigl.common.copying import deep_copy
 from cigl.common.errors import CiglError
+from cigl.common.text import first_line
 from cigl.runtime.compile.capture import HINT, Capture
 from cigl.runtime.compile.parsing import is_known
 from cigl.runtime.compile.questions import Questions, about_attribute, asker
@@ -211,7 +212,7 @@ def where(error: BaseException) -> str:
     lines = traceback.extract_tb(error.__traceback__)
     own = [line for line in lines if not line.filename.startswith(_TORCH) and line.filename != __file__]
     place = f" in {own[-1].filename}, line {own[-1].lineno}: {own[-1].line}" if own else ""
-    return f"{str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}{place}"
+    return f"{first_line(error)}{place}"
 
 
 def copied(model: nn.Module) -> nn.Module:

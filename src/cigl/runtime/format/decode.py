@@ -19,6 +19,7 @@ from cigl.runtime.compile.capture import Named
 from cigl.runtime.format.allowed import FLOATS, FUNCTIONS, METHODS, is_plain, make_module, shapes
 from cigl.runtime.format.container import DTYPES, Damaged
 from cigl.runtime.format.graph import LOGITS, Graph, Node, Ref
+from cigl.runtime.format.tensors import named_tensors
 from cigl.runtime.network.conditions import is_condition
 from cigl.runtime.network.inputs import Signature
 
@@ -58,10 +59,10 @@ def decode_graph(
             place, _, name = path.rpartition(".")
             _container(model, place).add_module(name, module)
         _check_calls(nodes, model)
-        for node in nodes:
-            place, _, name = node.name.rpartition(".")
-            if node.op == "tensor" and not _has(model, node.name):
-                _give(_container(model, place), name, node.name, tensors, parameters, shared)
+        known = named_tensors(model)
+        for path in dict.fromkeys(node.name for node in nodes if node.op == "tensor" and node.name not in known):
+            place, _, name = path.rpartition(".")
+            _give(_container(model, place), name, path, tensors, parameters, shared)
     except Damaged:
         raise
     except Exception as error:  # torch.nn refuses arguments in many ways
@@ -137,15 +138,6 @@ def _is_path(value: Any) -> bool:
         and isinstance(value[0], str)
         and all(type(key) in (str, int) for key in value)
     )
-
-
-def _has(model: nn.Module, path: str) -> bool:
-    place, _, name = path.rpartition(".")
-    try:
-        module = model.get_submodule(place)
-    except AttributeError:
-        return False
-    return name in module._parameters or name in module._buffers
 
 
 def _check_paths(places: set[str]) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+from cigl.common.text import first_line
 from cigl.runtime.compile.capture import HINT, Capture
 from cigl.runtime.compile.exporting import Examples, captures
 from cigl.runtime.compile.tracing import Tracer, hooked, remove_asserts
@@ -52,8 +53,7 @@ def _traced(model: nn.Module) -> Capture:
     try:
         graph = Tracer().trace(model)
     except Exception as error:  # a user's forward can fail in any way on what is no tensor
-        lines = str(error).splitlines() or [type(error).__name__]
-        raise Unsupported(f"it can't be traced ({lines[0]}){HINT}") from error
+        raise Unsupported(f"it can't be traced ({first_line(error)}){HINT}") from error
     names = [str(node.target) for node in graph.nodes if node.op == "placeholder"]
     return Capture(graph, of_forward(model, names))
 

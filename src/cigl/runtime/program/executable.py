@@ -142,7 +142,7 @@ class Executable:
         fields: dict[str, Any] = {
             "activation": _NUMBERS[step.activation],
             "add": self._view(step.add) if step.add else _NOWHERE,
-            "third": self._view(step.gate) if step.gate else _NOWHERE,
+            "multiplier": self._view(step.gate) if step.gate else _NOWHERE,
             "out": self._view(step.out) if step.keep else View(-1, 0, 0, *_sizes(step.out.shape)),
             "normed": self._view(step.normed) if step.normed else _NOWHERE,
             "kernel": step.kernel,
@@ -232,7 +232,7 @@ class Executable:
         return array.ctypes.data
 
     def _append(self, kind: Kind, made: Value | int, **fields: Any) -> None:
-        struct = StepStruct(kind=kind, add=_NOWHERE, normed=_NOWHERE, third=_NOWHERE)
+        struct = StepStruct(kind=kind, add=_NOWHERE, normed=_NOWHERE, multiplier=_NOWHERE, other=_NOWHERE)
         for name, value in fields.items():
             setattr(struct, name, value)
         self._structs.append(struct)
@@ -240,16 +240,14 @@ class Executable:
 
 
 def vectors(images: int, shapes: Sequence[tuple[int, ...]]) -> tuple[str, Layout]:
-    """The instruction set and its layout. For pixels in vectors a narrower one is used where that wastes less."""
+    """The instruction set and its layout. Rows of pixels too short for wide vectors are run in narrow ones."""
     isa = library.isa()
     layout = Layout.choose(images, library.lanes(isa), shapes)
     if isa != "avx512" or layout.lanes > 1 or library.forced():
         return isa, layout
     narrow = Layout.choose(images, library.lanes("avx2"), shapes)
     saves = _row_vectors(shapes, layout.width) <= _WIDER * _row_vectors(shapes, narrow.width)
-    if narrow.lanes == 1 and saves and library.has_whole_vectors(isa, "avx2"):
-        return isa, layout
-    return "avx2", narrow
+    return (isa, layout) if narrow.lanes == 1 and saves else ("avx2", narrow)
 
 
 def _row_vectors(shapes: Sequence[tuple[int, ...]], width: int) -> int:

@@ -41,10 +41,11 @@ class StepStruct(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("count_padding", "groups", "blocks")),
         *((name, ctypes.c_void_p) for name in ("rows", "offsets", "values", "bias", "scale", "shift")),
         ("eps", ctypes.c_double),
-        ("third", View),
+        *((name, View) for name in ("multiplier", "other")),
         *((name, ctypes.c_void_p) for name in ("scale2", "shift2", "mean", "mean2")),
         *((name, ctypes.c_void_p) for name in ("sums", "target", "places", "ranks", "off", "norm")),
         *((name, ctypes.c_int64) for name in ("count", "kept", "outside", "per_batch")),
+        *((name, ctypes.c_int64) for name in ("banded", "band", "lead", "rolling", "before")),
     ]
 
 

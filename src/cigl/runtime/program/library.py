@@ -1,6 +1,7 @@
 """The compiled kernels: found beside this file, compared with interface.py, called through a plain C interface.
 
-``CIGL_ISA=portable|avx2|avx512`` forces an instruction set; otherwise it is the best that the processor has.
+``CIGL_ISA=portable|avx2|avx512`` forces an instruction set; otherwise it is the best that the processor has and takes
+whole. AVX2 is faster than AVX-512 where that is split in halves. Never a clock: the same processor, the same bits.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import ctypes
 import functools
 import os
 import re
+import struct
 import sys
 from contextlib import suppress
 from itertools import zip_longest
@@ -19,7 +21,7 @@ import torch as torch  # first: the kernels are linked to no OpenMP and find tor
 from cigl.common.errors import CiglError
 from cigl.runtime.program import interface
 
-ABI = 6
+ABI = 7
 ISAS = ("avx512", "avx2", "portable")  # the best first
 _FOLDER = Path(__file__).parent
 
@@ -45,7 +47,8 @@ def isa() -> str:
     """The instruction set that is used."""
     name = forced()
     if not name:
-        return next(name for name in ISAS if lanes(name))
+        wide = has_whole_vectors(*processor())
+        return next(name for name in ISAS if lanes(name) and (wide or name != "avx512" or not lanes("avx2")))
     if name not in ISAS:
         raise CiglError(f"CIGL_ISA is {name!r}, but must be one of {', '.join(ISAS)}, or not set.")
     if not lanes(name):
@@ -70,13 +73,31 @@ def fma_peak(seconds: float = 0.2, name: str = "") -> float:
 
 
 @functools.cache
-def has_whole_vectors(name: str, narrower: str) -> bool:
-    """Whether the processor computes with a wider set's vectors at once. Some have AVX-512 and take them in halves.
+def processor() -> tuple[str, int, int]:
+    """Vendor, family and model of an x86 processor as cpuid has them."""
+    _, *vendor = _cpuid(0)
+    signature = _cpuid(1)[0]
+    family = (signature >> 8 & 0xF) + (signature >> 20 & 0xFF)
+    name = struct.pack("<3I", vendor[0], vendor[2], vendor[1]).decode("ascii", "replace")
+    return name.strip("\0"), family, signature >> 4 & 0xF | signature >> 12 & 0xF0
 
-    A disturbed measurement changes the speed and the rounding of results, and nothing else.
+
+def has_whole_vectors(vendor: str, family: int, model: int) -> bool:
+    """Whether a processor with AVX-512 loads and multiplies 512 bits at once.
+
+    Zen 4 takes them in halves, and so do the Zen 5 of laptops (Strix Point and Krackan).
+
+    >>> has_whole_vectors("AuthenticAMD", 0x19, 0x11), has_whole_vectors("AuthenticAMD", 0x1A, 0x02)
+    (False, True)
     """
-    peaks = [max(fma_peak(0.0005, each) for _ in range(5)) for each in (name, narrower)]
-    return peaks[0] > 1.4 * peaks[1]
+    laptop = 0x20 <= model < 0x40 or 0x60 <= model < 0x70
+    return vendor != "AuthenticAMD" or family > 0x1A or (family == 0x1A and not laptop)
+
+
+def _cpuid(leaf: int) -> list[int]:
+    registers = (ctypes.c_uint32 * 4)()
+    get().cigl_cpuid(leaf, registers)
+    return list(registers)
 
 
 @functools.cache
@@ -105,6 +126,8 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         return None, f"the sparse kernels in {file} were built from other sources ({difference}): install cigl again."
     library.cigl_lanes.restype = ctypes.c_int64
     library.cigl_lanes.argtypes = [ctypes.c_char_p]
+    library.cigl_cpuid.restype = None
+    library.cigl_cpuid.argtypes = [ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint32)]
     library.cigl_fma_peak.restype = ctypes.c_double
     library.cigl_fma_peak.argtypes = [ctypes.c_char_p, ctypes.c_double]
     library.cigl_run.restype = ctypes.c_int64

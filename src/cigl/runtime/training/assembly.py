@@ -21,11 +21,12 @@ from cigl.runtime.program.interface import NormStruct, StepStruct, View
 from cigl.runtime.program.layout import Layout
 from cigl.runtime.program.memory import Arena, Place
 from cigl.runtime.program.steps import Floats, Kind
+from cigl.runtime.training.bands import Reach
 from cigl.runtime.training.nodes import BatchNorm, Conv, Node, Sum, Term, Value, Weights
 from cigl.runtime.training.patterns import Order
 
 GROUPS = 8  # of blocks, summed apart: as many threads share the work, and the sums don't depend on their number
-_BITS = {"in_": 1, "add": 2, "out": 4, "third": 8}
+_BITS = {"in_": 1, "add": 2, "out": 4, "other": 8}
 _NOWHERE = View(-1, 0, 0, 0, 0, 0)
 
 
@@ -94,6 +95,7 @@ class Assembly:
         self.made_by: dict[Value, Node] = {node.out: node for node in nodes}
         self.norms: dict[Term, NormState] = {}
         self.values: dict[Weights, Floats] = {}  # the active entries, gathered before each run
+        self.reaches: dict[int, Reach] = {}
         self._layers: dict[Any, dict[str, Any]] = {}
         self.biases: list[tuple[int, Weights]] = []  # steps that point to a bias
         self.targets: list[tuple[int, Any]] = []  # steps that write the gradient of a weight or a bias
@@ -106,7 +108,10 @@ class Assembly:
 
     def step(self, kind: Kind, **fields: Any) -> int:
         """Append a step; memory, tensors outside and arrays are given as they are. Returns its number."""
-        struct = StepStruct(kind=kind, add=_NOWHERE, normed=_NOWHERE, third=_NOWHERE, in_=_NOWHERE, out=_NOWHERE)
+        if "reach" in fields:
+            self.reaches[len(self.steps)] = fields.pop("reach")
+        views = dict.fromkeys(("in_", "add", "out", "normed", "multiplier", "other"), _NOWHERE)
+        struct = StepStruct(kind=kind, **views)
         for name, value in fields.items():
             if isinstance(value, Held):
                 struct.kept |= _BITS[name] if value.kept else 0
@@ -221,7 +226,8 @@ class Assembly:
                 "an activation is too large for the sparse kernels: attach with kernels='masked'.",
                 arguments=("kernels",),
             )
-        return {"blocks": order.blocks, "rows": order.rows, "offsets": offsets.astype(np.int32)}
+        reach = (-int(down.min(initial=0)), int(down.max(initial=0)))
+        return {"blocks": order.blocks, "rows": order.rows, "offsets": offsets.astype(np.int32), "reach": reach}
 
     def values_of(self, weights: Weights) -> Floats:
         if weights not in self.values:

@@ -101,7 +101,7 @@ class Backward:
     ) -> Held:
         out = self.assembly.take(value, kept, padding)
         if other is not None:
-            fields["third"] = other
+            fields["other"] = other
         self.assembly.step(Kind.AFFINE, in_=one, out=out, **fields)
         for held in (one, other):
             if held is not None:
@@ -167,7 +167,7 @@ def _mask(node: Sum, gradient: Held, back: Backward) -> Held:
     channels = gradient.place.view.channels
     fields: dict[str, Any] = {"add": assembly.place(node.a.value), "activation": node.relu, **assembly.applied(node)}
     if node.b is not None:
-        fields["third"] = assembly.place(node.b.value)
+        fields["other"] = assembly.place(node.b.value)
     for term, mean in zip(node.terms, ("mean", "mean2"), strict=False):
         if term.norm is not None:
             fields[mean] = assembly.norms[term].numbers["mean"]

@@ -77,6 +77,7 @@ class TrainingKernels:
         self.is_comparing = False  # gradients that arrive now are not the user's
         self.sparse: set[nn.Parameter] = set()  # that ran on sparse kernels so far
         self.reasons: dict[str, None] = {}  # why something ran masked
+        self.instructions = library.isa()
         try:
             self._take_over_modules()
         except BaseException:  # all of them, or none

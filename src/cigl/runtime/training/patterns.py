@@ -20,7 +20,8 @@ from cigl.runtime.program import library
 
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 
-_BLOCK = 128  # inputs (times the kernel's rows) whose activations are meant to stay in the first-level cache
+# Inputs (times the kernel's rows) whose activations are meant to stay in the first-level cache, by floats in a vector.
+_BLOCK = {8: 128, 16: 32}
 _WORTH = 8  # entries per output and block, below which blocks cost more than they bring
 
 
@@ -38,7 +39,7 @@ class Order:
     @classmethod
     def of(cls, output: Ints, channel: Ints, ky: Ints, kx: Ints, outputs: int, inputs: int, taps: int) -> Order:
         """From entries that are sorted by output."""
-        wanted = -(-inputs * taps // _BLOCK)
+        wanted = -(-inputs * taps // _BLOCK[library.lanes(library.isa())])
         blocks = int(max(1, min(wanted, len(output) // (_WORTH * outputs), inputs)))
         key: Ints = output
         entries: Ints = np.arange(len(output), dtype=np.int32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -18,10 +19,12 @@ from cigl.runtime.program.interface import ProgramStruct, StepStruct
 from cigl.runtime.program.layout import Layout, up, vectors_of
 from cigl.runtime.training.assembly import Assembly
 from cigl.runtime.training.backward import Backward
+from cigl.runtime.training.bands import set_bands
 from cigl.runtime.training.forward import assemble_forward
 from cigl.runtime.training.nodes import Node, Value, Weights
 from cigl.runtime.training.patterns import address
 
+_LARGE = 1 << 24  # bytes
 FLOAT = torch.float32  # of the kernels, whatever torch's default is; a test builds them in double
 
 
@@ -49,6 +52,7 @@ class TrainingProgram:
         assemble_forward(assembly, nodes, inputs, outputs)
         self._middle = len(assembly.steps)
         back = Backward(assembly, nodes, inputs, outputs)
+        set_bands(assembly.steps, assembly.reaches)
         self._transposed, self.gradient_inputs = back.transposed, back.inputs
         self._summed, self._steps_of_sums = back.summed, back.steps_of_sums
         for weights in assembly.values:
@@ -159,11 +163,17 @@ _SUMS = _Sums()
 
 
 def _zeros(floats: int) -> Tensor:
-    """A large piece of memory; what a step in torch has left behind, free but not given back, goes first."""
-    if floats * 4 >= 1 << 24 and sys.platform.startswith("linux"):
-        with contextlib.suppress(AttributeError, OSError):  # another C library than glibc
-            ctypes.CDLL(None).malloc_trim(0)
-    return torch.zeros(floats, dtype=FLOAT)
+    """A piece of memory, in large pages where the system has them; what a step in torch has left behind, free but not
+    given back, goes first."""
+    size = floats * FLOAT.itemsize
+    if size < _LARGE or not sys.platform.startswith("linux"):
+        return torch.zeros(floats, dtype=FLOAT)
+    with contextlib.suppress(AttributeError, OSError):  # another C library than glibc
+        ctypes.CDLL(None).malloc_trim(0)
+    memory = mmap.mmap(-1, size)
+    with contextlib.suppress(AttributeError, OSError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=FLOAT)
 
 
 def _advance(module: Any) -> float:

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from cigl.common.errors import CiglError
 from cigl.sparsify.guards.checks import check_same_masks
 from cigl.sparsify.parameters.layer import Layer
+from cigl.sparsify.tensors.shards import average
 
 
 class Processes:
@@ -41,6 +42,18 @@ class Processes:
         elif self._ddp is None:
             check_same_masks(self._layers, ddp)
             self._ddp = ddp
+
+    def mean(self, numbers: list[float]) -> list[float]:
+        """Over all processes that train this model; each of them must ask."""
+        sharded = next((layer.parameter for layer in self._layers if layer.part.group is not None), None)
+        if sharded is None and self._ddp is None:
+            return numbers
+        tensor = torch.tensor(numbers, dtype=torch.float64, device=self._layers[0].weight.device)
+        if sharded is not None:
+            average(sharded, [tensor])
+        else:
+            self.average(tensor)
+        return [float(number) for number in tensor]
 
     def average(self, tensor: Tensor) -> None:
         """What DDP does to p.grad, for a kept dense gradient: it was kept before the all-reduce."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from cigl.common.errors import CiglWarning
 from cigl.sparsify.guards.checks import check_modules
 from cigl.sparsify.guards.mask_invariant import MaskInvariant
 from cigl.sparsify.guards.processes import Processes
@@ -19,10 +21,13 @@ from cigl.sparsify.loop.detached import DetachedSparsifier
 from cigl.sparsify.loop.kernels import Kernels, NoKernels
 from cigl.sparsify.methods.averaging import Collection
 from cigl.sparsify.methods.catalogue import Method
+from cigl.sparsify.methods.controller import Controller
 from cigl.sparsify.methods.random_mask import RandomMask
 from cigl.sparsify.methods.schedule import Timetable
 from cigl.sparsify.optimizers.state import OptimizerState
 from cigl.sparsify.parameters.layer import Layer
+
+_OBSERVED_BY = 0.4  # of training; else it is said that nothing was
 
 
 @dataclass(eq=False)
@@ -40,6 +45,7 @@ class Context:
     step: int = 0  # optimizer steps that were applied
     is_detached: bool = False
     collection: Collection | None = field(init=False)
+    controller: Controller | None = field(init=False)
     random_mask: RandomMask = field(init=False)
     processes: Processes = field(init=False)
     readings: Readings = field(default_factory=Readings)
@@ -49,7 +55,9 @@ class Context:
     def __post_init__(self) -> None:
         method, table = self.method, self.table
         self.collection = method.collection()
-        self.random_mask = RandomMask(self.layers, method, table, int(self.settings["seed"]))
+        self.controller = method.controller()
+        strength = None if self.controller is None else self.controller.strength
+        self.random_mask = RandomMask(self.layers, method, table, int(self.settings["seed"]), strength)
         self.processes = Processes(self.layers, method.has_random_mask or bool(table.update_steps))
         self.invariant = MaskInvariant(self.layers, self.readings)
         self.watch = Watch(self.model, self.layers, table, self.readings)
@@ -80,6 +88,31 @@ class Context:
         """The share of each layer's active weights that Z switched off in the last step: parameter name to number."""
         rates = self.random_mask.rates(self.step)
         return {layer.name: rate for layer, rate in zip(self.layers, rates, strict=True)}
+
+    @property
+    def mask_rate(self) -> float:
+        """The same over all active weights."""
+        counts = [layer.count for layer in self.layers]
+        return sum(rate * n for rate, n in zip(self.mask_rates.values(), counts, strict=True)) / max(1, sum(counts))
+
+    def begin_epoch(self, step: int) -> None:
+        """Before the first step of an epoch: the strength of Z follows what was observed in the last one.
+
+        Every process comes by, observations or not, and all have the mean of what they have seen.
+        """
+        controller, done = self.controller, step - 1
+        if controller is None or not done or done % self.table.steps_per_epoch:
+            return
+        controller.pending = self.processes.mean(controller.pending)
+        controller.conclude(step, may_grow=done < (self.table.average_from or 1.0) * self.table.steps)
+        self.random_mask.strength = controller.strength
+        expected = _OBSERVED_BY * self.table.steps
+        if not controller.history and done >= expected > done - self.table.steps_per_epoch:
+            message = (
+                f"{self.method.name} has seen no held-out examples, so it trains without a random mask, as RigL with "
+                "averaged weights: pass validation=loader to cigl.attach, or call sparse.observe(logits, labels)."
+            )
+            warnings.warn(message, CiglWarning, stacklevel=2)
 
     def needs_dense_step(self) -> bool:
         """Whether torch must compute the step under way: for its dense gradient, or as the first, to count calls."""

@@ -24,6 +24,7 @@ class Kernels(Protocol):
 
     sparse: set[nn.Parameter]  # the parameters that ran so
     reasons: dict[str, None]  # why others did not, a sentence each
+    instructions: str  # the instruction set that they use, or nothing
     is_comparing: bool  # gradients that arrive now are not the user's: kernels are being compared with torch
 
     def on_forward(self) -> None:
@@ -66,6 +67,7 @@ class NoKernels:
     def __init__(self) -> None:
         self.sparse: set[nn.Parameter] = set()
         self.reasons: dict[str, None] = {}
+        self.instructions = ""
         self.is_comparing = False
 
     def made(self, parameter: nn.Parameter, gradient: Tensor) -> bool:

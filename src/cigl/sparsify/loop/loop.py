@@ -28,7 +28,7 @@ class Loop:
     """Makes a step at its first event, reports the loop's events to it, and drops it at its end.
 
     ``before_change`` is called before weights change, and returns what FSDP must then gather at once; ``moved`` when
-    the optimizer has moved them, before M changes.
+    the optimizer has moved them, before M changes; ``ended`` when a step is over.
     """
 
     def __init__(
@@ -38,10 +38,11 @@ class Loop:
         agreement: Agreement,
         before_change: Callable[[], list[Any]],
         moved: Callable[[], None],
+        ended: Callable[[], None],
     ):
         self.step: Step | None = None
         self._context, self._checks, self._agreement = context, checks, agreement
-        self._before_change, self._moved = before_change, moved
+        self._before_change, self._moved, self._ended = before_change, moved, ended
 
     @property
     def has_begun(self) -> bool:
@@ -122,6 +123,7 @@ class Loop:
             self._drop()
         self._context.watch.step_ended(self._context.step)
         self._context.readings.step_ended(self._context.step)
+        self._ended()
 
     def on_load_begin(self) -> None:
         self.restore_weights()  # what is not among the loaded weights must be M*W

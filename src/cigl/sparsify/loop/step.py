@@ -89,6 +89,7 @@ class Step:
             self.z.materialize_z(self._layers)
         if not self.has_begun:
             self._context.processes.find()
+            self._context.begin_epoch(self.number)
             self.z.draw(in_kernels=whole and self.update is Update.NOT_YET)
         elif self.phase is Phase.SUSPENDED:
             self.z.resume()

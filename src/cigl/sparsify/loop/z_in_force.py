@@ -170,8 +170,8 @@ class ZInForce:
     def end(self) -> None:
         """After the update: what Z had switched off is as it was, weights and optimizer state."""
         for suspended in self._suspended:
-            suspended.restore()
             suspended.restore_states()
+            suspended.restore()  # last, because a state may be the weight itself (SAM's "old_p")
 
     def mask_gradient(self, layer: Layer) -> None:
         """p.grad by M*Z, which the kernels may have done: but not by a Z that they did not know."""

@@ -25,12 +25,15 @@ from cigl.common.numbers import is_number
 from cigl.common.references import load_reference
 from cigl.common.text import percent
 from cigl.sparsify.methods.averaging import Collection, RunningMean, Snapshots
+from cigl.sparsify.methods.controller import Controller, Rule
 from cigl.sparsify.methods.options import Option, check, options_of
 from cigl.sparsify.methods.schedule import CycleTimetable, Decay, Rise, Timetable, constant, cosine, rate_at, rise
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.tensors.flat_indexing import read
 
 UNMASKED = 3  # active inputs per unit; a layer with no more has no Z where its rate follows from them
+
+_ROUNDS = 10  # of a training that is too short for the usual interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +105,13 @@ class Method:
             "snapshots_per_epoch": self.snapshots_per_epoch or 1,
         }
 
+    def with_rounds(self, epochs: float, steps_per_epoch: int) -> Method:
+        """The same, with more frequent rounds where the first of them would come too late for this training."""
+        table = self.timetable(epochs, steps_per_epoch)
+        if self.update_every is None or table.update_steps or not table.update_end:
+            return self
+        return replace(self, update_every=max(1, table.update_end // _ROUNDS))
+
     def wants_gradient(self, table: Timetable, step: int) -> bool:
         """Whether the dense gradient of this step is needed."""
         return False
@@ -153,6 +163,10 @@ class Method:
         if self.average_from is None:
             return None
         return Snapshots() if self.keep_snapshots else RunningMean(bool(self.second_moment))
+
+    def controller(self) -> Controller | None:
+        """What sets the strength of Z from held-out examples; None: its rates are those of ``mask_rate``."""
+        return None
 
     def describe(self) -> dict[str, Any]:
         """The method as plain data that survives JSON, to be compared and saved."""
@@ -274,6 +288,35 @@ class CigL(RigL):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AutoCigL(CigL):
+    """The rates of ``cigl-rise`` times a strength that follows over-confidence on held-out examples (``Rule``).
+
+    Without held-out examples the strength stays 0: RigL with averaged weights.
+    """
+
+    name: str = "cigl-auto"
+    about: str = "CigL with a random mask only as strong as the network is over-confident on held-out examples"
+    random_mask: float | Rise | None = rise(0.5, until=0.75)
+    fan_in_factor: float | None = 0.13
+    average_of: Literal["Z*W", "p*W"] | None = "p*W"
+    snapshots_per_epoch: int | None = 4
+    final_weights: Literal["W", "p*W"] = "p*W"
+    gain: float = 4.0
+    tolerance: float = 0.02
+    patience: int = 10
+    most: float = 2.5
+
+    def __post_init__(self) -> None:
+        for name in ("gain", "tolerance", "patience", "most"):
+            value = getattr(self, name)
+            if is_number(value) and not 0 <= value < math.inf:
+                raise CiglError(f"{name} is {value!r}: give a number, 0 or more.", arguments=(name,))
+
+    def controller(self) -> Controller | None:
+        return Controller(Rule(self.gain, self.tolerance, self.patience, self.most))
+
+
+@dataclass(frozen=True, kw_only=True)
 class SupTickets(RigL):
     """Yin et al. 2022: cycles at the end, each a large round and a ticket; the tickets are superposed.
 
@@ -349,6 +392,7 @@ _CATALOGUE: dict[str, Method] = {
             average_of="p*W",
             snapshots_per_epoch=4,
         ),
+        AutoCigL(),
         SupTickets(),
         WeightDropout(),
         WeightDropout(

@@ -13,12 +13,20 @@ from cigl.sparsify.parameters.active import ActiveWeights
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.tensors.random_numbers import key, threshold
 
+_STRONGEST = 0.75  # the share that a strength above 1 may switch off
+
 
 class RandomMask:
-    """Draws Z at each layer's rate, and knows the active weights from one draw to the next."""
+    """Draws Z at each layer's rate, and knows the active weights from one draw to the next.
 
-    def __init__(self, layers: Sequence[Layer], method: Method, table: Timetable, seed: int):
+    ``strength`` is a factor of the rates, where a controller sets one.
+    """
+
+    def __init__(
+        self, layers: Sequence[Layer], method: Method, table: Timetable, seed: int, strength: float | None = None
+    ):
         self._layers, self._method, self._table, self._seed = layers, method, table, seed
+        self.strength = strength
         self._active: list[ActiveWeights] | None = None
 
     def rates(self, step: int) -> list[float]:
@@ -32,7 +40,7 @@ class RandomMask:
                     f"mask_rate of method {self._method.name!r} is {rate!r} for {layer.name} in step {step}: it must "
                     "be a share in [0, 1)."
                 )
-        return rates
+        return [scaled(rate, self.strength) for rate in rates]
 
     @property
     def active(self) -> list[ActiveWeights]:
@@ -53,3 +61,7 @@ class RandomMask:
     def hash_key_and_threshold(self, layer: Layer, stream: str, number: int, rate: float) -> tuple[int, int]:
         """The key of a layer's random numbers, and the threshold below which they switch a weight off."""
         return key(self._seed, stream, number, layer.name), threshold(rate)
+
+
+def scaled(rate: float, strength: float | None) -> float:
+    return rate if strength is None else min(_STRONGEST, rate * strength)

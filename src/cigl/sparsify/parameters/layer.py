@@ -218,8 +218,10 @@ class Layer:
         gradient = local_gradient(self.parameter)
         assert gradient is not None
         assert self.gradient is not None
-        is_finite, hidden = finite(self.gradient), self.bits.reshape(-1).argmin().view(1)
-        write(gradient, hidden, torch.where(is_finite, read(gradient, hidden), float("nan")))
+        is_finite = finite(self.gradient)
+        if gradient.numel():
+            hidden = self.bits.reshape(-1).argmin().view(1)
+            write(gradient, hidden, torch.where(is_finite, read(gradient, hidden), float("nan")))
         return is_finite
 
     def gradient_sums(self) -> Tensor:

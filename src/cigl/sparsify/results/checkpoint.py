@@ -19,6 +19,7 @@ from cigl.sparsify.guards.checks import Fingerprints
 from cigl.sparsify.guards.fingerprints import fingerprints
 from cigl.sparsify.loop.context import Context
 from cigl.sparsify.methods.averaging import Collection
+from cigl.sparsify.methods.controller import Controller
 from cigl.sparsify.methods.rounds import count_weights
 from cigl.sparsify.optimizers.inference import Verdict
 from cigl.sparsify.parameters.layer import Layer
@@ -50,6 +51,7 @@ class SavedState:
     places: dict[str, int]
     averages: Mapping[float, Ema]
     optimizer_states: dict[str, Verdict]
+    controller: Controller | None
 
     @property
     def fingerprints(self) -> Fingerprints:
@@ -65,8 +67,11 @@ def save(context: Context, places: Mapping[str, int], averages: Averages, comple
         "layers": {layer.name: _save_layer(layer) for layer in context.layers},
         "collection": None if context.collection is None else context.collection.state_dict(),
         "places": dict(places),
-        "kernels": context.kind,  # for the record: a run may resume with others
+        "kernels": context.kind,  # for the record, both: a run may resume with others
+        "instructions": context.kernels.instructions,
     }
+    if context.controller is not None:
+        state["controller"] = context.controller.state_dict()
     if averages:
         state["ema"] = averages.state()
     if not context.states.is_known:
@@ -124,7 +129,8 @@ def _read(context: Context, state: Mapping[str, Any], averages: Averages) -> Sav
         raise ValueError(f"places {places}")
     emas = averages.read(state.get("ema", ()))  # neither was there in version 0.1.0
     verdicts = _read_verdicts(state.get("optimizer_states", {}))
-    return SavedState(int(state["step"]), layers, collection, places, emas, verdicts)
+    controller = context.controller and context.controller.loaded(state["controller"])
+    return SavedState(int(state["step"]), layers, collection, places, emas, verdicts, controller)
 
 
 def _read_verdicts(state: Mapping[str, Any]) -> dict[str, Verdict]:
@@ -177,3 +183,6 @@ def apply(context: Context, saved: SavedState) -> None:
     count_weights(context.layers)
     context.states.restore(saved.optimizer_states)
     context.collection, context.step = saved.collection, saved.step
+    if saved.controller is not None:
+        context.controller = saved.controller
+        context.random_mask.strength = saved.controller.strength

@@ -51,6 +51,13 @@ def finalize(
     return _plain(context, values, loader, forward, whole)
 
 
+def preview(context: Context) -> nn.Module:
+    """p*W, in eval mode."""
+    rates = context.mask_rates
+    values = {layer.name: layer.true_weight() * (1 - rates[layer.name]) for layer in context.layers}
+    return _plain(context, _with_announced_zeros(context, values)).eval()
+
+
 def finalize_ema(
     context: Context,
     average: Mapping[str, Tensor],

@@ -72,6 +72,8 @@ def uniform(
     size: int, seed: int, stream: str, step: int, name: str, start: int = 0, device: torch.device | None = None
 ) -> Tensor:
     """One number in [0, 1) for each of ``size`` positions of a tensor, from ``start`` on."""
-    positions, k = torch.arange(start, start + size, device=device).to(torch.int32), key(seed, stream, step, name)
+    kind = torch.int32 if size < 1 << 31 else torch.int64
+    positions = torch.arange(size, dtype=kind, device=device).to(torch.int32) + signed(start)
+    k = key(seed, stream, step, name)
     h = mix(positions, signed(k), signed(k >> 32))
     return ((h >> 8) & (1 << 24) - 1).to(torch.float32) * 2.0**-24  # 24 bits are what a float32 holds exactly

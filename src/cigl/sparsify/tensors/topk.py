@@ -62,14 +62,14 @@ def _kth_largest(scores: Tensor, count: int) -> Tensor:
 
 
 def _first(ties: Tensor, wanted: Tensor) -> Tensor:
-    return ties & (ties.cumsum(0) <= wanted)
+    return ties & (ties.cumsum(0, dtype=torch.int32) <= wanted)
 
 
 def _over_processes(requests: Sequence[Request]) -> list[Tensor]:
     part = requests[0].part
     codes = [_codes(request.scores) for request in requests]
     # No other than the local largest can be among the largest of all. Ascending.
-    ends = [c.topk(max(0, min(r.count, len(c)))).values.flip(0) for c, r in zip(codes, requests, strict=True)]
+    ends = [_ascending(c, max(0, min(r.count, len(c)))) for c, r in zip(codes, requests, strict=True)]
     device = codes[0].device
     left = torch.tensor([max(0, request.count) for request in requests], device=device)  # wanted from the digits on
     threshold = torch.zeros_like(left)
@@ -82,6 +82,7 @@ def _over_processes(requests: Sequence[Request]) -> list[Tensor]:
         digit = ((at_least >= left[:, None]).sum(1) - 1).clamp_min(0)[:, None]
         left = left - (at_least - counts).gather(1, digit)[:, 0]
         threshold += digit[:, 0] << shift
+    threshold = (threshold - (1 << 31)).to(torch.int32)
     ties = [c == t for c, t in zip(codes, threshold, strict=True)]
     mine = torch.stack([each.sum() for each in ties])
     wanted = left - sum_before(part, mine).to(device)
@@ -90,6 +91,11 @@ def _over_processes(requests: Sequence[Request]) -> list[Tensor]:
 
 
 def _codes(scores: Tensor) -> Tensor:
-    """Whole numbers from 0 to 2^32 in the order of the scores."""
+    """int32 in the order of the scores."""
     bits = (scores + 0).view(torch.int32)  # -0 and 0 are equal
-    return torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(torch.int64) + (1 << 31)
+    return torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
+def _ascending(codes: Tensor, count: int) -> Tensor:
+    """The largest, as numbers from 0 to 2^32."""
+    return codes.topk(count).values.flip(0).to(torch.int64) + (1 << 31)

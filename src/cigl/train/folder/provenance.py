@@ -15,6 +15,7 @@ import torch
 from cigl import __version__
 from cigl.common.errors import CiglError, CiglWarning
 from cigl.common.text import count, joined
+from cigl.runtime.program import library
 from cigl.train.folder.run_folder import RunFolder
 from cigl.train.ranks.group import ONE, Ranks
 from cigl.train.trainer import Splits, Trainer
@@ -32,6 +33,7 @@ def versions(ranks: Ranks = ONE) -> dict[str, str]:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
+        "kernels": library.isa() if library.available() else "none",
         "threads": str(torch.get_num_threads()),
         "wait_policy": os.environ.get("OMP_WAIT_POLICY", "").lower() or "default",
     }
@@ -64,6 +66,7 @@ _NAMES = {
     "numpy": "numpy {}",
     "machine": "a machine of type {}",
     "cpu": "CPU instructions {}",
+    "kernels": "sparse kernels for {}",
 }
 
 

@@ -3,6 +3,7 @@
 #include "activations.h"
 
 static const int REGISTERS = 8;   // vectors in a tile
+static const int64_t WIDEST = LANES == 16 ? 4 : 8;  // vectors in a row of a tile: two rows read fewer inputs than one
 static const int64_t AHEAD = 2;   // output channels
 static const int64_t CHUNK = 64;  // output channels whose partial sums wait in L1 between blocks of input channels
 
@@ -174,7 +175,7 @@ static void conv(const Task& task) {
     const bool pixels = task.program.lanes == 1;
     const Conv c = {step, task.arena, columns, first_lanes(floats - (columns - 1) * LANES), step.stride[1] * LANES,
                     pixels && step.groups == step.in.channels && step.groups > 1};
-    const int64_t k = step.stride[1] > 2 ? 1 : even_part(columns, 8), r = even_part(step.out.height, REGISTERS / k);
+    const int64_t k = step.stride[1] > 2 ? 1 : even_part(columns, WIDEST), r = even_part(step.out.height, REGISTERS / k);
     const auto with = step.stride[1] != 2 ? with_columns<1> : pixels ? with_columns<SECOND> : with_columns<2>;
     with(k, r)(c, task.worker, task.workers);
 }

@@ -18,26 +18,46 @@ static inline Eight sums_of(const Vec* v) {
                    SHUFFLE(pairs[2 * i], pairs[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
     return SHUFFLE(fours[0], fours[1], 0, 1, 2, 3, 8, 9, 10, 11) + SHUFFLE(fours[0], fours[1], 4, 5, 6, 7, 12, 13, 14, 15);
 #else
-    Eight sums;
-    for (int i = 0; i < 8; ++i) sums[i] = sum_of(v[i]);
-    return sums;
+    Vec pairs[4], fours[2];
+    for (int i = 0; i < 4; ++i)
+        pairs[i] = SHUFFLE(v[2 * i], v[2 * i + 1], 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29) +
+                   SHUFFLE(v[2 * i], v[2 * i + 1], 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+    for (int i = 0; i < 2; ++i)
+        fours[i] = SHUFFLE(pairs[2 * i], pairs[2 * i + 1], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+                   SHUFFLE(pairs[2 * i], pairs[2 * i + 1], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+    const Vec both = SHUFFLE(fours[0], fours[1], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+                     SHUFFLE(fours[0], fours[1], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+    const Vec all = both + SHUFFLE(both, both, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
+    const Vec sums = SHUFFLE(all, all, 0, 1, 2, 3, 8, 9, 10, 11, 0, 1, 2, 3, 8, 9, 10, 11);
+    Eight result;
+    std::memcpy(&result, &sums, sizeof result);
+    return result;
 #endif
 }
 
-// The gradient of N non-zeros: products of a tile of the output's gradient with what they have read, summed up.
-// Where there are fewer than N, the last one is computed again and left out.
+// Vectors of the output's gradient that stay in registers, beside eight sums: half of all registers.
+static const int GRADIENT_TILE = LANES;
+
+// The gradient of N non-zeros: products of a tile of the output's gradient with what they have read, summed up, in as
+// many sums as hide the latency of the multiply-adds. Where there are fewer non-zeros than N, the last one is computed
+// again and left out.
 template <int R, int K, int STEP, int N>
 static inline void add_products(const float* const* in, const Vec* gradient, const int32_t* offsets, int64_t count,
                                 float* sums) {
     int64_t offset[N];
     for (int i = 0; i < N; ++i) offset[i] = offsets[i < count ? i : count - 1];
     Vec s[8] = {};
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
         for (int k = 0; k < K; ++k)
 #pragma GCC unroll 8
-            for (int i = 0; i < N; ++i) s[i] += gradient[r * K + k] * load(in[r] + offset[i] + k * STEP * LANES);
+            for (int i = 0; i < N; ++i)
+                s[(r * K + k) * N % 8 + i] += gradient[r * K + k] * load(in[r] + offset[i] + k * STEP * LANES);
+#pragma GCC unroll 8
+    for (int i = 7; i >= N; --i) s[i - N] += s[i];
+#pragma GCC unroll 8
+    for (int i = N; i < 8; ++i) s[i] = Vec{};
     const Eight sum = sums_of(s);
     if (count >= 8)
         *reinterpret_cast<Eight*>(sums) += sum;
@@ -74,10 +94,10 @@ static void weight_gradient_of(const Conv& c, float* sums, Share outputs) {
                         g[r * K + k] = r < done_y || k < done_x ? Vec{} : load(from + r * dy.row + k * LANES);
                 for (; j + 4 < end; j += 8)
                     add_products<R, K, STEP, 8>(in, g, step.offsets + j, end - j, sums + j);
-                if (j + 1 < end)
+                if (j + 2 < end)
                     add_products<R, K, STEP, 4>(in, g, step.offsets + j, end - j, sums + j);
                 else if (j < end)
-                    add_products<R, K, STEP, 1>(in, g, step.offsets + j, 1, sums + j);
+                    add_products<R, K, STEP, 2>(in, g, step.offsets + j, end - j, sums + j);
             }
     }
 }
@@ -87,7 +107,7 @@ typedef void (*WeightGradient)(const Conv&, float*, Share);
 template <int K, int STEP>
 static WeightGradient gradient_with_rows(int64_t r) {
 #define CASE(R) \
-    if constexpr (R * K <= REGISTERS) \
+    if constexpr (R * K <= GRADIENT_TILE) \
         if (r == R) return weight_gradient_of<R, K, STEP>;
     CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
 #undef CASE
@@ -117,7 +137,7 @@ static void weight_gradient(const Task& task) {
     float* sums = step.sums + task.block * p.groups / blocks * step.count;
     const int64_t columns = step.add.width;
     const Conv c = {step, task.arena, columns, first_lanes(LANES), step.stride[1] * LANES};
-    const int64_t k = step.stride[1] > 2 ? 1 : even_part(columns, 8), r = even_part(step.add.height, REGISTERS / k);
+    const int64_t k = step.stride[1] > 2 ? 1 : even_part(columns, 8), r = even_part(step.add.height, std::min(8, int(GRADIENT_TILE / k)));
     (step.stride[1] == 2 ? gradient_with_columns<2>(k, r) : gradient_with_columns<1>(k, r))(c, sums, outputs);
 }
 

@@ -7,6 +7,10 @@
 #include <cstring>
 #include <string>
 
+#ifdef CIGL_X86
+#include <cpuid.h>
+#endif
+
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -44,6 +48,9 @@ static void in_threads(int64_t threads, const Body& body) {
     body(0, 1, barrier);
 }
 
+// All steps of a band are about rows of the same height: of what the first one writes.
+static int64_t banded_height(const Step& step) { return (step.out.at < 0 ? step.in : step.out).height; }
+
 extern "C" {
 #pragma GCC visibility push(default)
 
@@ -67,6 +74,14 @@ const char* cigl_interface() {
 int64_t cigl_lanes(const char* isa) {
     const Variant* v = find(isa);
     return v ? v->lanes : 0;
+}
+
+// The four registers of the cpuid instruction; zeros where the processor has none or not this leaf.
+void cigl_cpuid(uint32_t leaf, uint32_t* registers) {
+    std::fill(registers, registers + 4, 0u);
+#ifdef CIGL_X86
+    __get_cpuid(leaf, registers, registers + 1, registers + 2, registers + 3);
+#endif
 }
 
 int64_t cigl_recur(const char* isa, const Recurrent* r) {
@@ -120,8 +135,9 @@ int64_t cigl_run(const char* isa, const Program* p, float* arena, const float* c
 }
 
 // Runs steps first to last of a training program. `memory` holds blocks * p->kept floats that outlive the call, then
-// p->threads * p->arena floats for what doesn't. All blocks go through a run of steps, group by group, before the steps
-// once per batch that follow it. The order of all sums is the same for any number of threads.
+// p->threads * p->arena floats for what doesn't. All blocks go through a run of steps before the steps once per batch that
+// follow it; the next run begins with the last block, whose values are still in a cache. The order of all sums is the
+// same for any number of threads.
 int64_t cigl_train(const char* isa, const Program* p, int64_t first, int64_t last, float* memory,
                    const float* const* inputs, float* const* outputs, double* seconds) {
     const Variant* v = find(isa);
@@ -131,32 +147,63 @@ int64_t cigl_train(const char* isa, const Program* p, int64_t first, int64_t las
     if (seconds) std::fill(seconds, seconds + p->count, 0.0);
     in_threads(p->threads, [&](int64_t worker, int64_t workers, Barrier& barrier) {
         const bool timed = seconds && !worker;
-        const auto run = [&](int64_t i, int64_t block, int64_t scratch, int64_t me, int64_t all) {
+        // Rows from `y` to `end` of a step, or all if it is not banded.
+        const auto run = [&](int64_t i, int64_t block, int64_t y, int64_t end) {
             const double start = timed ? now() : 0.0;
-            const int64_t kept = block * p->kept, own = blocks * p->kept + scratch * p->arena;
+            const int64_t kept = block * p->kept, own = blocks * p->kept + (alone ? worker : 0) * p->arena;
             Step step = p->steps[i];
-            View* const views[] = {&step.in, &step.add, &step.out, &step.third};
-            for (int bit = 0; bit < 4; ++bit)
-                if (views[bit]->at >= 0 && !(step.outside >> bit & 1)) views[bit]->at += step.kept >> bit & 1 ? kept : own;
-            v->run({*p, step, memory, block, me, all, inputs, outputs});
+            View* const views[] = {&step.in, &step.add, &step.out, &step.other};
+            for (int bit = 0; bit < 4; ++bit) {
+                View& view = *views[bit];
+                if (view.at < 0 || step.outside >> bit & 1) continue;
+                view.at += step.kept >> bit & 1 ? kept : own;
+                if (end < 0) continue;
+                view.height = end - y;
+                if (!(step.rolling >> bit & 1)) view.at += y * view.row;
+            }
+            step.before = end < 0 ? 0 : y;
+            if (alone)
+                v->run({*p, step, memory, block, 0, 1, inputs, outputs});
+            else {
+                v->run({*p, step, memory, block, worker, workers, inputs, outputs});
+                barrier.wait(workers);
+            }
             if (timed) seconds[i] += now() - start;
         };
-        for (int64_t from = first; from < last;) {
+        // Steps `from` to `to` for a block. What a banded step leaves is read while it is still in the cache.
+        const auto run_block = [&](int64_t from, int64_t to, int64_t block) {
+            for (int64_t i = from; i < to; ++i) {
+                const Step& step = p->steps[i];
+                if (!step.banded) {
+                    run(i, block, 0, -1);
+                    continue;
+                }
+                const int64_t height = banded_height(step);
+                for (int64_t y = 0; y < height; y += step.band)
+                    for (int64_t j = i; j < i + step.banded; ++j) {
+                        const int64_t lead = p->steps[j].lead;
+                        const int64_t begin = y ? std::min(y + lead, height) : 0;
+                        const int64_t end = std::min(y + step.band + lead, height);
+                        if (begin < end) run(j, block, begin, end);
+                    }
+                i += step.banded - 1;
+            }
+        };
+        bool upwards = true;
+        for (int64_t from = first; from < last; upwards = !upwards) {
             int64_t to = from;
             while (to < last && !p->steps[to].per_batch) ++to;
-            if (alone)
-                for (int64_t g = worker; g < p->groups; g += workers)
-                    for (int64_t b = (g * blocks + p->groups - 1) / p->groups; b * p->groups / blocks == g; ++b)
-                        for (int64_t i = from; i < to; ++i) run(i, b, worker, 0, 1);
-            else
-                for (int64_t b = 0; b < blocks; ++b)
-                    for (int64_t i = from; i < to; ++i) {
-                        run(i, b, 0, worker, workers);
-                        barrier.wait(workers);
-                    }
+            for (int64_t i = 0; i < blocks; ++i) {
+                const int64_t b = upwards ? i : blocks - 1 - i;
+                if (!alone || b * p->groups / blocks % workers == worker) run_block(from, to, b);
+            }
             barrier.wait(workers);
             for (from = to; from < last && p->steps[from].per_batch; ++from)
-                if (from % workers == worker) run(from, 0, worker, 0, 1);
+                if (from % workers == worker) {
+                    const double start = timed ? now() : 0.0;
+                    v->run({*p, p->steps[from], memory, 0, 0, 1, inputs, outputs});
+                    if (timed) seconds[from] += now() - start;
+                }
             barrier.wait(workers);
         }
     });

@@ -105,20 +105,20 @@ struct Rows {
     }
 };
 
-// out = f((scale * in + shift) * third + add), where `third` may be one number per channel.
+// out = f((scale * in + shift) * multiplier + add), where `multiplier` may be one number per channel.
 template <int64_t ACTIVATION>
 static void elementwise_of(const Task& task) {
     const Step& step = task.step;
     float* arena = task.arena;
-    const bool gated = step.third.at >= 0, added = step.add.at >= 0;
-    const bool broadcast = gated && step.third.width * step.third.height == 1 && step.out.width * step.out.height > 1;
+    const bool gated = step.multiplier.at >= 0, added = step.add.at >= 0;
+    const bool broadcast = gated && step.multiplier.width * step.multiplier.height == 1 && step.out.width * step.out.height > 1;
     const Rows rows(task.program, step.out, step.scale);
     const Share share(rows.channels * rows.height, task.worker, task.workers);
     for (int64_t i = share.begin; i < share.end; ++i) {
         const int64_t c = i / rows.height, y = i % rows.height;
         const float* in = at(arena, step.in, c, y);
         const float* add = added ? at(arena, step.add, c, y) : nullptr;
-        const float* gate = gated ? at(arena, step.third, c, broadcast ? 0 : y) : nullptr;
+        const float* gate = gated ? at(arena, step.multiplier, c, broadcast ? 0 : y) : nullptr;
         float* out = at(arena, step.out, c, y);
         const Vec scale = splat(step.scale ? step.scale[c] : 1.0f), shift = splat(step.shift ? step.shift[c] : 0.0f);
         const Vec by = !broadcast ? Vec{} : task.program.lanes == 1 ? splat(*gate) : load(gate);

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#define CIGL_ABI 6
+#define CIGL_ABI 7
 
 // A value in the arena: float number `at` is the first pixel of the first channel. at < 0: there is none.
 struct View {
@@ -42,8 +42,9 @@ struct Step {
     const float *values, *bias;        // bias may be null
     const float *scale, *shift;        // per channel: of `normed`, ELEMENTWISE and AFFINE; may be null
     double eps;                        // LAYER_NORM
-    View third;                        // ELEMENTWISE: what `in` is multiplied by
+    View multiplier;                   // ELEMENTWISE: of `in`
     // Training only:
+    View other;                        // AFFINE: a third term; MASK: what went into the ReLU beside `add`
     const float *scale2, *shift2, *mean, *mean2;  // per channel; may be null
     float* sums;                       // what blocks leave for the whole batch
     float* target;                     // SUM_BLOCKS, SCATTER: the gradient to be written
@@ -51,9 +52,13 @@ struct Step {
     const uint8_t* off;                // SCATTER: not 0 at those that a random mask has switched off; may be null
     const Norm* norm;
     int64_t count;                     // non-zeros; NORM_GRADIENT: which of the sums
-    int64_t kept;                      // which of in, add, out, third outlive the pass (bits 1, 2, 4, 8)
+    int64_t kept;                      // which of in, add, out, other outlive the pass (bits 1, 2, 4, 8)
     int64_t outside;                   // which of them are numbers of the caller's tensors
     int64_t per_batch;                 // run once, after all blocks have run the steps before it
+    int64_t banded;                    // so many steps, from this one on, run together, a band of rows after the other
+    int64_t band, lead;                // rows in a band, and how many more a step does at first: later steps read them
+    int64_t rolling;                   // which of in, add, out, other hold one band at a time
+    int64_t before;                    // rows that were done in bands before this one (set while running)
 };
 
 struct Program {
@@ -101,11 +106,13 @@ constexpr Field FIELDS[] = {
     FIELD(Step, normed), FIELD(Step, kernel), FIELD(Step, stride), FIELD(Step, padding), FIELD(Step, count_padding),
     FIELD(Step, groups),
     FIELD(Step, blocks), FIELD(Step, rows), FIELD(Step, offsets), FIELD(Step, values), FIELD(Step, bias),
-    FIELD(Step, scale), FIELD(Step, shift), FIELD(Step, eps), FIELD(Step, third), FIELD(Step, scale2), FIELD(Step, shift2),
+    FIELD(Step, scale), FIELD(Step, shift), FIELD(Step, eps), FIELD(Step, multiplier), FIELD(Step, other),
+    FIELD(Step, scale2), FIELD(Step, shift2),
     FIELD(Step, mean), FIELD(Step, mean2), FIELD(Step, sums), FIELD(Step, target), FIELD(Step, places),
     FIELD(Step, ranks), FIELD(Step, off),
     FIELD(Step, norm), FIELD(Step, count), FIELD(Step, kept), FIELD(Step, outside),
-    FIELD(Step, per_batch),
+    FIELD(Step, per_batch), FIELD(Step, banded), FIELD(Step, band), FIELD(Step, lead), FIELD(Step, rolling),
+    FIELD(Step, before),
     WHOLE(Program), FIELD(Program, steps), FIELD(Program, count), FIELD(Program, images), FIELD(Program, lanes),
     FIELD(Program, spread), FIELD(Program, arena), FIELD(Program, threads), FIELD(Program, kept),
     FIELD(Program, groups),

@@ -36,9 +36,13 @@ static void each_chunk(Share channels, Chunk chunk) {
         chunk(from, from + CHANNELS < channels.end ? from + CHANNELS : channels.end);
 }
 
-// out = scale * in + shift + scale2 * add + shift2 + third, per channel, then ReLU: batch norm with a residual sum on the way
+// Asks for what is read some rows later: values come from main memory.
+static const int64_t FAR = 1024;  // floats
+static inline void ask_for(const float* p) { __builtin_prefetch(p + FAR); }
+
+// out = scale * in + shift + scale2 * add + shift2 + other, per channel, then ReLU: batch norm with a residual sum on the way
 // there, and its gradient on the way back. Missing inputs count as zero, missing scales as one.
-template <bool ADD, bool THIRD, bool RELU>
+template <bool ADD, bool OTHER, bool RELU>
 static void affine_of(const Task& task) {
     const Program& p = task.program;
     const Step& step = task.step;
@@ -53,12 +57,15 @@ static void affine_of(const Task& task) {
             const Vec shift = splat((step.shift ? step.shift[c] : 0.0f) + (step.shift2 ? step.shift2[c] : 0.0f));
             const float* in = at(arena, step.in, c, y);
             const float* add = ADD ? at(arena, step.add, c, y) : nullptr;
-            const float* third = THIRD ? at(arena, step.third, c, y) : nullptr;
+            const float* other = OTHER ? at(arena, step.other, c, y) : nullptr;
             float* out = at(arena, step.out, c, y);
             for (int64_t x = 0; x < width; ++x) {
+                ask_for(in + x * LANES);
+                if (ADD) ask_for(add + x * LANES);
+                if (OTHER) ask_for(other + x * LANES);
                 Vec v = one * load(in + x * LANES) + shift;
                 if (ADD) v += two * load(add + x * LANES);
-                if (THIRD) v += load(third + x * LANES);
+                if (OTHER) v += load(other + x * LANES);
                 if (RELU) v = relu(v);
                 if (!full) v = keep(v, first_lanes(lanes_used(p, block, x)));
                 store(out + x * LANES, v);
@@ -74,11 +81,22 @@ static void affine(const Task& task) {
         {{affine_of<true, false, false>, affine_of<true, false, true>},
          {affine_of<true, true, false>, affine_of<true, true, true>}}};
     const Step& step = task.step;
-    kernels[step.add.at >= 0][step.third.at >= 0][step.activation != 0](task);
+    kernels[step.add.at >= 0][step.other.at >= 0][step.activation != 0](task);
 }
 
+// How many values, their mean, and the sum of their squared deviations from it; joined as by Chan et al. 1979.
+struct Moments {
+    double count, mean, squares;
+    Moments operator+(const Moments& other) const {
+        const double total = count + other.count, distance = other.mean - mean;
+        if (!total) return *this;
+        return {total, mean + distance * other.count / total,
+                squares + other.squares + distance * distance * count * other.count / total};
+    }
+};
+
 // A block's mean and sum of squared deviations per channel, in two passes over what still is in the cache:
-// sums[block][channel] = {mean, squares}. Blocks are joined by NORM (Chan et al. 1979).
+// sums[block][channel] = {mean, squares}. Blocks are joined by NORM.
 static void statistics(const Task& task) {
     const Program& p = task.program;
     const Step& step = task.step;
@@ -88,8 +106,9 @@ static void statistics(const Task& task) {
     const bool full = is_full(p, block);
     const int64_t width = step.in.width, height = step.in.height;
     float* result = step.sums + block * step.in.channels * 2;
-    int64_t count = 0;
-    for (int64_t x = 0; x < width; ++x) count += lanes_used(p, block, x) * height;
+    int64_t used = 0;
+    for (int64_t x = 0; x < width; ++x) used += lanes_used(p, block, x);
+    const int64_t count = used * height, before = used * step.before;
     each_chunk(channels, [&](int64_t from, int64_t to) {
         Vec sums[CHANNELS] = {}, squares[CHANNELS] = {}, means[CHANNELS];
         each_channel_row(height, from, to, [&](int64_t c, int64_t y) {
@@ -128,13 +147,17 @@ static void statistics(const Task& task) {
             }
             squares[c - from] += s + t;
         });
-        for (int64_t c = from; c < to; ++c) result[2 * c] = means[c - from][0], result[2 * c + 1] = sum_of(squares[c - from]);
+        for (int64_t c = from; c < to; ++c) {
+            Moments own = {double(count), means[c - from][0], sum_of(squares[c - from])};
+            if (before) own = Moments{double(before), result[2 * c], result[2 * c + 1]} + own;
+            result[2 * c] = float(own.mean), result[2 * c + 1] = float(own.squares);
+        }
     });
 }
 
 // The way back through relu(scale * a + shift + scale2 * b + shift2): out = in where the result was above zero; and per channel
 // the sums that batch norm's gradient needs, sums[block][channel] = {g, g (a - mean), g (b - mean2)}.
-// `add` is a, `third` is b; without either the gradient passes as it is, and only its sum is of use (a bias).
+// `add` is a, `other` is b; without either the gradient passes as it is, and only its sum is of use (a bias).
 template <bool A, bool B, bool RELU>
 static void mask_of(const Task& task) {
     const Step& step = task.step;
@@ -151,10 +174,11 @@ static void mask_of(const Task& task) {
             const Vec mean = splat(step.mean ? step.mean[c] : 0.0f), mean2 = splat(step.mean2 ? step.mean2[c] : 0.0f);
             const float* in = at(arena, step.in, c, y);
             const float* a = A ? at(arena, step.add, c, y) : nullptr;
-            const float* b = B ? at(arena, step.third, c, y) : nullptr;
+            const float* b = B ? at(arena, step.other, c, y) : nullptr;
             float* out = step.out.at >= 0 ? at(arena, step.out, c, y) : nullptr;
             Vec sum = {}, sum_a = {}, sum_b = {};
             for (int64_t x = 0; x < width; ++x) {
+                if (A) ask_for(a + x * LANES);
                 Vec g = load(in + x * LANES);
                 const Vec va = A ? load(a + x * LANES) : Vec{}, vb = B ? load(b + x * LANES) : Vec{};
                 if (RELU) {
@@ -171,15 +195,14 @@ static void mask_of(const Task& task) {
         });
         if (result)
             for (int64_t c = from; c < to; ++c) {
-                result[3 * c] = sum_of(plain[c - from]);
-                result[3 * c + 1] = sum_of(with_a[c - from]);
-                result[3 * c + 2] = sum_of(with_b[c - from]);
+                const float own[3] = {sum_of(plain[c - from]), sum_of(with_a[c - from]), sum_of(with_b[c - from])};
+                for (int i = 0; i < 3; ++i) result[3 * c + i] = own[i] + (step.before ? result[3 * c + i] : 0.0f);
             }
     });
 }
 
 static void mask(const Task& task) {
-    const bool a = task.step.add.at >= 0, b = task.step.third.at >= 0, r = task.step.activation != 0;
+    const bool a = task.step.add.at >= 0, b = task.step.other.at >= 0, r = task.step.activation != 0;
     if (!a) return mask_of<false, false, false>(task);
     if (b) return (r ? mask_of<true, true, true> : mask_of<true, true, false>)(task);
     (r ? mask_of<true, false, true> : mask_of<true, false, false>)(task);
@@ -187,23 +210,21 @@ static void mask(const Task& task) {
 
 // Between passes, by one thread: what whole-batch sums give.
 
-// Batch norm's statistics from those of the blocks, and the scale and shift that apply it. Chan et al. 1979, in double.
+// Batch norm's statistics from those of the blocks, and the scale and shift that apply it.
 static void norm(const Task& task) {
     const Program& p = task.program;
     const Step& step = task.step;
     const Norm& n = *step.norm;
     const int64_t blocks = blocks_of(p), channels = step.in.channels;
     for (int64_t c = 0; c < channels; ++c) {
-        double count = 0.0, mean = 0.0, squares = 0.0;
+        Moments all = {};
         for (int64_t b = 0; b < blocks; ++b) {
             int64_t used = 0;
             for (int64_t x = 0; x < step.in.width; ++x) used += lanes_used(p, b, x) * step.in.height;
-            const double own = double(used), total = count + own;
-            const double apart = double(step.sums[(b * channels + c) * 2]) - mean;
-            mean += apart * own / total;
-            squares += double(step.sums[(b * channels + c) * 2 + 1]) + apart * apart * count * own / total;
-            count = total;
+            const float* sums = step.sums + (b * channels + c) * 2;
+            all = all + Moments{double(used), sums[0], sums[1]};
         }
+        const auto [count, mean, squares] = all;
         const double variance = squares / count, inverse = 1.0 / std::sqrt(variance + n.eps);
         n.mean[c] = float(mean), n.inverse[c] = float(inverse);
         n.scale[c] = float(inverse * (n.weight ? n.weight[c] : 1.0f));

@@ -3,11 +3,11 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from cigl.calibrate.corrections.corrupt import KINDS
 from scipy.ndimage import gaussian_filter
 from torch import nn
 
 from cigl.calibrate import corrupt
+from cigl.calibrate.corrections.corruptions import KINDS
 
 IMAGES = torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 SEVERITIES = range(1, 6)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -101,11 +100,8 @@ def _signature(data: Any, nodes: list[Node]) -> Signature:
     given = [node for node in nodes if node.op == "input"]
     inputs = [(node.name or f"input_{n}" if len(given) > 2 else node.name or "xy"[n], *node.args)
               for n, node in enumerate(given)]  # fmt: skip
-    signature = Signature(inputs, list(dict.fromkeys(str(path[0]) for path in inputs)))
-    if not isinstance(data, dict):
-        raise Damaged("the signature of its graph is malformed")
-    if not data:
-        return signature
+    if data == {}:
+        return Signature(inputs, list(dict.fromkeys(str(path[0]) for path in inputs)))
     checks: dict[str, tuple[type, Callable[[Any], bool]]] = {
         "order": (list, lambda name: isinstance(name, str)),
         "defaults": (dict, lambda name: _is_scalar(data["defaults"][name])),
@@ -114,16 +110,13 @@ def _signature(data: Any, nodes: list[Node]) -> Signature:
         "conditions": (list, is_condition),
     }
     for field, (kind, fits) in checks.items():
-        if not isinstance(data.get(field), kind) or len(data[field]) > _MOST or not all(map(fits, data[field])):
+        right = isinstance(data, dict) and isinstance(data.get(field), kind) and len(data[field]) <= _MOST
+        if not right or not all(map(fits, data[field])):
             raise Damaged("the signature of its graph is malformed")
-    return replace(
-        signature,
-        order=data["order"],
-        defaults=data["defaults"],
-        fixed={tuple(path): value for path, value in data["fixed"]},
-        dtypes=[None if name is None else DTYPES[name] for name in data["dtypes"]],
-        conditions=data["conditions"],
-        sized=data.get("sized") is True,
+    fixed = {tuple(path): value for path, value in data["fixed"]}
+    dtypes = [None if name is None else DTYPES[name] for name in data["dtypes"]]
+    return Signature(
+        inputs, data["order"], data["defaults"], fixed, dtypes, data["conditions"], data.get("sized") is True
     )
 
 

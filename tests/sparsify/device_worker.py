@@ -67,8 +67,8 @@ def found_in_order(method):
 
 def train(device, method, optimizer, steps=9):
     torch.manual_seed(0)
-    layers = nn.Conv2d(2, 6, 3), nn.ReLU(), nn.Conv2d(6, 8, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(72, 5)
-    model = nn.Sequential(*layers).to(memory_format=torch.channels_last).to(device)
+    layers = nn.Flatten(), nn.Linear(162, 24), nn.ReLU(), nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, 5)
+    model = nn.Sequential(*layers).to(device)
     trainer = optimizer(model.parameters())
     chosen = cigl.method(method)
     options = {} if chosen.update_every is None else {"update_every": 3}
@@ -83,7 +83,7 @@ def train(device, method, optimizer, steps=9):
         if number == 6:
             saved = tree_map(_copied, (sparse.state_dict(), dict(model.state_dict()), trainer.state_dict()))
     results = [model, sparse.finalize(average=False), ema.finalize()]
-    tensors = [t.cpu() for each in results for t in each.state_dict().values()]
+    tensors = [t.cpu().clone() for each in results for t in each.state_dict().values()]
     tensors += [mask.cpu() for mask in sparse.masks.values()] + [torch.tensor([sparse.explored, sparse.density])]
     # and resumed
     model.load_state_dict(saved[1])

@@ -1,11 +1,13 @@
 """Between steps on sparse kernels nothing is given back to the system, so no page has to be cleared again."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
 from cigl.runtime.program import library
+from cigl.runtime.training import program
 
 pytestmark = [
     pytest.mark.skipif(not library.available(), reason="no kernels"),
@@ -50,3 +52,14 @@ def test_a_step_has_hardly_any_page_faults():
     assert done.returncode == 0, done.stderr
     # one activation of this batch alone has 2,048 pages
     assert float(done.stdout) < 200
+
+
+def test_a_forked_process_has_memory_of_its_own():
+    """A worker of a DataLoader, say."""
+    memory = program._zeros(program._LARGE // 4)
+    child = os.fork()
+    if not child:
+        memory.fill_(1.0)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert not memory.any()

@@ -170,7 +170,7 @@ def _zeros(floats: int) -> Tensor:
         return torch.zeros(floats, dtype=FLOAT)
     with contextlib.suppress(AttributeError, OSError):  # another C library than glibc
         ctypes.CDLL(None).malloc_trim(0)
-    memory = mmap.mmap(-1, size)
+    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(AttributeError, OSError):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=FLOAT)

@@ -90,6 +90,11 @@ class Pattern:
         positions, off = self._positions.ctypes.data, self.off.ctypes.data
         library.get().cigl_draw(positions, self.count, key, threshold, off, torch.get_num_threads())
 
+    def switched_off(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The positions that Z has switched off."""
+        assert self.off is not None
+        return self._positions[np.flatnonzero(self.off)].astype(np.int64)
+
     def pack(self, weight: Tensor, values: np.ndarray[Any, np.dtype[np.float32]]) -> None:
         """Write the entries of this weight in the order of the forward kernel."""
         library.get().cigl_pack(

@@ -2,17 +2,22 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUNS := $(VENV)/.installed-runs
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow mutants sanitize wheel bench docs compatibility evidence evidence-check format clean
+.PHONY: demo test test-slow mutants sanitize wheel bench docs docs-serve compatibility evidence evidence-check format clean
 
-# One environment for everything; torch comes pinned through the constraints file.
-$(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard src/cigl/runtime/program/kernels/*)
+# One environment: first what runs need, then the extras and tools; torch comes pinned through the constraints file.
+$(RUNS): pyproject.toml setup.py constraints.txt $(wildcard src/cigl/runtime/program/kernels/*)
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[cli]'
+	touch $@
+
+$(INSTALLED): $(RUNS)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
 	touch $@
 
-demo: $(INSTALLED)  ## train RigL and CigL on an embedded dataset and show the result
+demo: $(RUNS)  ## train RigL and CigL on an embedded dataset and show the result
 	$(BIN)/python examples/demo.py
 
 test: $(INSTALLED)  ## lint, types and tests: at most 10 minutes on 2 cores
@@ -73,6 +78,9 @@ format: $(INSTALLED)
 docs: $(INSTALLED)  ## the site of the documentation, in site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "the documentation is in site/index.html"
+
+docs-serve: $(INSTALLED)  ## the site at http://127.0.0.1:8000, built again when a page changes
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 clean:
 	rm -rf $(VENV) build dist site src/*.egg-info

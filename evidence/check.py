@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from scipy import stats
 
-from cigl.study.work import work
+from cigl.study.work import do_order
 from cigl.train.config import Config
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
@@ -100,7 +100,7 @@ def neighbours(cells: Cells, place: Place) -> list[list[Row]]:
 def run_again(row: Row, seed: int, folder: Path) -> Row:
     """The same run with another seed."""
     config = Config.of(row["config"]).changed(seed=seed)
-    outcome = work({"path": str(folder), "config": config.plain(), "masks": MASKS if "accuracy_ZW" in row else 0})
+    outcome = do_order({"path": str(folder), "config": config.plain(), "masks": MASKS if "accuracy_ZW" in row else 0})
     if outcome["state"] != "done":
         sys.exit(f"the run failed: {outcome['message']}")
     report = json.loads((folder / "result.json").read_text())["test"]["report"]

@@ -73,7 +73,7 @@ def test_a_function_may_return_a_source():
         ("texts", "must be tensors or arrays of numbers"),
         ("infinite", "have NaN or infinity"),
         ("broken", "could not make a dataset: RuntimeError: two lines$"),
-        ("number", "is a int, but must be a function"),
+        ("number", "is a int, but must be callable"),
         ("missing", "has no 'missing'"),
     ],
 )

@@ -127,7 +127,7 @@ def test_a_run_says_it_all_itself(photos, run, file, tmp_path):
     with safe_open(str(run / "model.safetensors"), "pt") as opened:
         metadata = opened.metadata()
     assert json.loads(metadata["classes"]) == ["blue", "red"]
-    assert json.loads(metadata["preprocessing"])["size"] == [75, 75]  # the median of all
+    assert json.loads(metadata["preprocessing"])["size"] == [64, 64]  # as is chosen for few images
     assert json.loads(metadata["temperature"]) == json.loads((run / "result.json").read_text())["temperature"]
     shutil.copytree(run, tmp_path / "run")
     config = tmp_path / "run" / "config.yaml"
@@ -158,7 +158,7 @@ def test_onnx_from_a_run_and_from_a_file(photos, run, file, tmp_path):
         result = runner.invoke(app, ["export", str(source), str(path), "--json"])
         assert result.exit_code == 0, result.output
         found = json.loads(result.stdout)
-        assert (found["shape"], found["outputs"]) == ([3, 75, 75], ["logits", "probabilities"])
+        assert (found["shape"], found["outputs"]) == ([3, 64, 64], ["logits", "probabilities"])
         preprocessing = cigl.Preprocessing.from_dict(found["preprocessing"])
         x = preprocessing.normalised(torch.from_numpy(preprocessing.pixels(image))[None])
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

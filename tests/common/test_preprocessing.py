@@ -9,7 +9,8 @@ from PIL import Image
 
 import cigl
 from cigl.common.errors import CiglError
-from cigl.common.preprocessing import LONGEST_NAME, Preprocessing, centre_box, checked_classes, printable
+from cigl.common.preprocessing import LONGEST_NAME, Preprocessing, centre_box, checked_classes
+from cigl.common.text import printable
 
 RGB = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.25, 0.5)}
 sides = st.integers(1, 3000)

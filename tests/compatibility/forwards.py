@@ -409,6 +409,19 @@ class Buffer(Net):
         return h - self.average
 
 
+@build("a part of a buffer changed through a view", LAYERS)
+class BufferView(Net):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("average", torch.zeros(2, 24))
+
+    def middle(self, h):
+        h = F.relu(self.b(h))
+        newest = self.average[1]
+        newest.copy_(h.detach().mean(0))
+        return h - self.average.mean(0)
+
+
 @build("forward hooks on layers, added in training")
 class Hooks(Net):
     def each_step(self, step):
@@ -480,6 +493,29 @@ class ForwardMode(Net):
         with forward_ad.dual_level():
             x = forward_ad.make_dual(torch.ones(9, 12), torch.ones(9, 12))
             return 0.1 * forward_ad.unpack_dual(self(x)).tangent.square().mean()
+
+
+@build("`torch.vmap`, `torch.func.grad` inside of forward", LAYERS)
+class Transforms(Net):
+    def middle(self, h):
+        slope = torch.vmap(torch.func.grad(lambda row: row.square().sum()))(h)
+        return F.relu(self.b(h)) + 0.1 * slope
+
+
+@build("a gradient penalty (`create_graph=True`) in some steps, from the first one on")
+class GradientPenalty(Net):
+    def each_step(self, step):
+        self.is_penalized = step % 3 == 0
+
+    def middle(self, h):
+        return F.silu(self.b(h))
+
+    def penalty(self):
+        if not self.is_penalized:
+            return 0.0
+        x = torch.ones(9, 12, requires_grad=True)
+        (slope,) = torch.autograd.grad(self(x).logsumexp(1).sum(), x, create_graph=True)
+        return slope.square().mean()
 
 
 @build("a part compiled with `torch.compile(part)` or `part.compile()`")

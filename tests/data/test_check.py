@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import cigl.data.check as checking
 from cigl.cli import app
 from cigl.common.errors import CiglError, CiglWarning
-from cigl.data.check import check, require_readable
+from cigl.data.check import check_images, require_readable
 from cigl.data.splits.folder import scan
 
 
@@ -37,7 +37,7 @@ def spoil(photos):
 
 
 def test_a_good_folder_is_read_once(photos, monkeypatch):
-    found = check(scan(photos))
+    found = check_images(scan(photos))
     assert found.problems() == []
     assert (found.smallest, found.largest) == ((40, 48), (40, 63))
     monkeypatch.setattr(checking, "examined", lambda path: pytest.fail("read again"))
@@ -49,7 +49,7 @@ def test_a_good_folder_is_read_once(photos, monkeypatch):
 
 def test_what_is_wrong_has_a_sentence_each(photos):
     spoil(photos)
-    found = check(scan(photos)).problems()
+    found = check_images(scan(photos)).problems()
     wanted = [
         "no images of the class 'c'",
         "00.jpg can't be read",
@@ -90,4 +90,5 @@ def test_the_command(photos):
     bad = run(app, ["data", "check", f"folder:{photos}"])
     assert bad.exit_code == 1
     assert bad.stderr.count("problem: ") == 5
-    assert run(app, ["data", "check", str(photos / "val")]).exit_code == 2
+    nothing = run(app, ["data", "check", str(photos / "val" / "a")])
+    assert (nothing.exit_code, "no folders of images that could be classes" in nothing.stderr) == (2, True)

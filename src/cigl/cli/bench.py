@@ -16,14 +16,14 @@ from cigl.cli.shared import Json, app, argument, command, importing, option, sho
 from cigl.common.errors import CiglError
 from cigl.common.phases import phase
 from cigl.common.progress import status_line
-from cigl.common.text import percent
+from cigl.common.text import count, percent
 
 if TYPE_CHECKING:
     from cigl.runtime import SparseInference
 
 
-@command(app)
-def bench(
+@command(app, "bench")
+def bench_command(
     model: Annotated[Path, argument("a .cigl file, or the folder of a finished run")],
     batch: Annotated[int, typer.Option(min=1, help="batch size")] = 1,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of each engine")] = 1,
@@ -89,7 +89,7 @@ def _shape(asked: str, known: tuple[int, ...] | None, plan: dict[str, Any], file
 
 def _table(found: dict[str, Any]) -> str:
     times, ratios = found["milliseconds"], found["ratios"]
-    lines = [f"{'x'.join(map(str, found['shape']))}, {found['threads']} thread{'s' * (found['threads'] > 1)}"]
+    lines = [f"{'x'.join(map(str, found['shape']))}, {count(found['threads'], 'thread')}"]
     lines += [f"{'engine':<12} {'ms':>10} {'against cigl':>13}"]
     lines += [f"{name:<12} {each:>10.3f} {ratios.get(name, 1.0):>12.2f}x" for name, each in times.items()]
     lines += [f"{name:<12} {'-':>10}   {reason}" for name, reason in found["missing"].items()]

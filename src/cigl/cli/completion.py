@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from cigl.train.config import KEYS, PRESETS, key_type
@@ -16,51 +17,34 @@ def completion(option: str) -> Complete | None:
     if option in _NAMES:
         return _NAMES[option]
     if option in KEYS and typing.get_origin(kind := key_type(option)[0]) is typing.Literal:
-        return one_of(lambda: list(typing.get_args(kind)))
+        return one_of(typing.get_args(kind))
     return None
 
 
-def one_of(names: Callable[[], list[str]]) -> Complete:
+def one_of(names: Iterable[str]) -> Complete:
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
+
+
+def _listed_by(module: str, function: str = "names") -> Complete:
+    """What the function lists, but patterns; imported when the shell asks."""
+
     def complete(incomplete: str) -> list[str]:
-        return [name for name in names() if name.startswith(incomplete)]
+        found = getattr(importlib.import_module(module), function)()
+        return one_of(name for name in found if ":" not in name and name.islower())(incomplete)
 
     return complete
 
 
-def _methods() -> list[str]:
-    from cigl.sparsify.methods.catalogue import methods
-
-    return list(methods())
-
-
-def _models() -> list[str]:
-    import cigl.models
-
-    return [name for name in cigl.models.names() if name.isascii() and ":" not in name and not name[-1].isupper()]
-
-
-def _datasets() -> list[str]:
-    import cigl.data
-
-    return [name for name in cigl.data.names() if ":" not in name]
-
-
-def _studies() -> list[str]:
-    from cigl.study import catalogue
-
-    return list(catalogue.names())
+_NAMES = {
+    "method": _listed_by("cigl.sparsify.methods.catalogue", "methods"),
+    "model": _listed_by("cigl.models"),
+    "dataset": _listed_by("cigl.data"),
+    "preset": one_of(PRESETS),
+}
+datasets = _NAMES["dataset"]
 
 
 def study_or_file(incomplete: str) -> list[str]:
     """A study's name, or a YAML file in the current folder."""
     files = [str(path) for path in Path().glob("*.y*ml")]
-    return [name for name in [*_studies(), *files] if name.startswith(incomplete)]
-
-
-_NAMES = {
-    "method": one_of(_methods),
-    "model": one_of(_models),
-    "dataset": one_of(_datasets),
-    "preset": one_of(lambda: list(PRESETS)),
-}
-datasets = _NAMES["dataset"]
+    return [*_listed_by("cigl.study.catalogue")(incomplete), *one_of(files)(incomplete)]

@@ -17,11 +17,11 @@ from cigl.common.progress import status_line
 SPLITS = ["test", "validation", "train"]
 
 
-@command(app)
-def evaluate(
+@command(app, "evaluate")
+def evaluate_command(
     run: Annotated[Path, argument("folder of a finished run")],
     split: Annotated[
-        str, typer.Option(help="data to evaluate on: test, validation or train", autocompletion=one_of(lambda: SPLITS))
+        str, typer.Option(help="data to evaluate on: test, validation or train", autocompletion=one_of(SPLITS))
     ] = "test",
     temperature: Annotated[bool, option("apply the run's temperature", None, "--temperature")] = False,
     mc: Annotated[int | None, option("average the predictions over this many draws of the random mask", min=1)] = None,

@@ -17,8 +17,8 @@ from cigl.common.progress import status_line
 from cigl.common.text import percent
 
 
-@command(app)
-def export(
+@command(app, "export")
+def export_command(
     run: Annotated[Path, argument("folder of a finished run; for ONNX also a .cigl file")],
     file: Annotated[Path, argument("the file to write: model.cigl or model.onnx")],
     half: Annotated[bool, option("store the weights of a .cigl file in fp16: a third smaller", None, "--half")] = False,

@@ -16,14 +16,14 @@ from cigl.cli.opening import Opened, opened
 from cigl.cli.shared import Json, app, argument, command, show_next
 from cigl.common.errors import CiglError
 from cigl.common.progress import Tick, counting, status_line
-from cigl.common.text import count, percent
+from cigl.common.text import count, percent, printable
 
 Row = tuple[str, list[tuple[str, float]]]  # an image, and its likeliest classes
 MANY = 64  # images, beyond which a progress bar is shown
 
 
-@command(app)
-def predict(
+@command(app, "predict")
+def predict_command(
     model: Annotated[Path, argument("a .cigl file, or the folder of a finished run")],
     images: Annotated[list[Path], argument("image files, or folders of images")],
     top: Annotated[int, typer.Option(min=1, help="number of classes to show for each image")] = 1,
@@ -49,9 +49,10 @@ def predict(
         typer.echo(json.dumps(_plain(model, given, found, failed)))
         raise typer.Exit(1 if failed else 0)
     if found:
-        typer.echo("\n".join(table(found, _width())))
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None  # nothing is cut off in a pipe
+        typer.echo("\n".join(table(found, width)))
     for _, reason in failed:
-        typer.echo(f"error: {_shown(reason)}", err=True)
+        typer.echo(f"error: {printable(reason)}", err=True)
     if failed:
         typer.echo(f"{len(failed)} of {count(len(files), 'image')} could not be read.", err=True)
         raise typer.Exit(1)
@@ -125,11 +126,6 @@ def _plain(model: Path, given: Opened, found: list[Row], failed: list[tuple[str,
     }
 
 
-def _width() -> int | None:
-    """Of the terminal; nothing is cut off in a pipe or a file."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
 def table(rows: Sequence[Row], width: int | None) -> list[str]:
     """Lines of at most ``width``: an image's end and a class's beginning are what is kept.
 
@@ -147,17 +143,10 @@ def table(rows: Sequence[Row], width: int | None) -> list[str]:
         files = min(files, max(len(first), room - classes))
     lines = [f"{first:<{files}}  {second:<{classes}}  {last}"]
     for file, row in rows:
-        image = _shown(file)
+        image = printable(file)
         image = image if len(image) <= files else "…" + image[len(image) - files + 1 :]
         for name, probability in row:
             name = name if len(name) <= classes else name[: classes - 1] + "…"
             lines.append(f"{image:<{files}}  {name:<{classes}}  {percent(probability, 1):>{len(last)}}")
             image = ""
     return lines
-
-
-def _shown(text: str) -> str:
-    """Names of files may hold anything."""
-    from cigl.common.preprocessing import printable
-
-    return printable(text)

@@ -12,10 +12,11 @@ import typer
 from cigl.cli.shared import Json, app, argument, command, importing, option, show_next
 from cigl.common.phases import phase
 from cigl.common.progress import status_line
+from cigl.common.text import count
 
 
-@command(app)
-def report(
+@command(app, "report")
+def report_command(
     folders: Annotated[list[Path], argument("folders of studies, from cigl study run", metavar="DIR")],
     out: Annotated[Path | None, option("the page to write (default: report.html in the first DIR)")] = None,
     as_json: Json = False,
@@ -40,7 +41,7 @@ def report(
         return
     for name, counts in written["studies"].items():
         left_out = "".join(f", {number} {what}" for what, number in counts.items() if number and what != "finished")
-        typer.echo(f"{name}: {counts['finished']} finished run{'s' * (counts['finished'] != 1)}{left_out}")
+        typer.echo(f"{name}: {count(counts['finished'], 'finished run')}{left_out}")
     typer.echo(f"page: {written['page']}")
     typer.echo(f"tables (.md, .tex, .csv), figures (.svg, .png) and data: {written['files']}")
     left = [

@@ -77,7 +77,7 @@ def study_run(
     ],
     out: Annotated[Path, option("folder of the study")],
     scale: Annotated[
-        str | None, option("small, small-conv or paper (default: small)", WHAT, autocompletion=one_of(lambda: SCALES))
+        str | None, option("small, small-conv or paper (default: small)", WHAT, autocompletion=one_of(SCALES))
     ] = None,
     seeds: Annotated[str | None, option("how many seeds, or which: 3, or 0,1,5 (default: 3)", WHAT)] = None,
     only: Annotated[

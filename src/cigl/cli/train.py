@@ -16,6 +16,8 @@ from cigl.cli.format import Command
 from cigl.cli.shared import OUTPUT, app, errors_in_one_line, importing, name_values, show_next
 from cigl.common.allocation import keep_freed_memory
 from cigl.common.errors import CiglError
+from cigl.common.phases import phase
+from cigl.common.progress import status_line
 from cigl.common.text import count, percent
 from cigl.train.config import KEYS, PRESETS, Config, key_type, resolve
 
@@ -32,7 +34,8 @@ def train_command(**options: Any) -> None:
       cigl train
       cigl train --preset fashion-mnist-mlp --method rigl --out runs/rigl
       cigl train --method cigl-rise
-      cigl train --dataset folder:photos --model resnet18 --epochs 30
+      cigl train --dataset photos
+      cigl train --dataset photos --pretrained resnet18.pth
       cigl train --resume runs/rigl
       torchrun --nproc-per-node 4 -m cigl train --out runs/a
     """
@@ -54,11 +57,16 @@ def train_command(**options: Any) -> None:
             raise CiglError("with --max-restarts give --out too: a restart resumes the run in that folder.")
         config = resolve(_lists(flags), special["config"], special["preset"])
         _check_numbers(special)
+        quiet = special["quiet"] or special["json"]
+        about = ""
+        if special["resume"] is None and special["config"] is None and special["preset"] is None:
+            config, about = _suited(config, flags, quiet)
         if special["resume"] is not None and (out / "result.json").is_file():
             if is_first("all"):
                 _show_finished(out, special["json"])
             return
-        quiet = special["quiet"] or special["json"]
+        if about and not quiet and is_first("all"):
+            typer.echo(about, err=True)
         with progress_bar(quiet or not is_first("all"), _title(config, special["resume"], out)) as progress:
             with importing():
                 from cigl.train.ranks.rendezvous import joined
@@ -86,6 +94,19 @@ def train_command(**options: Any) -> None:
             typer.echo(json.dumps({"folder": str(out)} | result))
         else:
             _show(out, result, special)
+
+
+def _suited(config: Config, flags: dict[str, Any], quiet: bool) -> tuple[Config, str]:
+    """The configuration with what suits a folder of images where nothing was chosen, and what to say of it."""
+    known = ":" in config.dataset and not config.dataset.startswith("folder:")
+    if known or not Path(config.dataset.removeprefix("folder:")).expanduser().is_dir():
+        return config, ""
+    with status_line(quiet):
+        with importing():
+            from cigl.train.suggested import suggested
+        with phase(f"looking at {config.dataset}"):
+            keys, about = suggested(config.dataset, flags)
+    return resolve(keys | flags), about
 
 
 def _flag(name: str, value: str | None = None) -> str:
@@ -222,8 +243,8 @@ _OWN: list[tuple[str, Any, Any, str]] = [  # those that are not keys of a run
 _METAVARS = {"options": "NAME=VALUE"}
 _METHOD = "Method (by default as the method defines them)"
 _PANELS = {
-    "What is trained": "dataset model method sparsity epochs seed",
-    "Data": "batch_size train_size subset image_size validation redraw augment workers",
+    "What is trained": "dataset model pretrained method sparsity epochs seed",
+    "Data": "batch_size train_size subset image_size validation val_split redraw augment workers",
     _METHOD: "",  # all keys that are in no other panel
     "Optimizer": "optimizer lr momentum nesterov weight_decay decay_biases "
     "schedule milestones gamma lr_end warmup_epochs clip",

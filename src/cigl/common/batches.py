@@ -9,9 +9,14 @@ import torch
 from torch import Tensor, nn
 
 
+def device_of(model: nn.Module) -> torch.device:
+    """Where its first parameter is."""
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
 def default_forward(model: nn.Module, batch: Any) -> Any:
     """Call the model on a batch as loaders usually yield it: (inputs, ...), a mapping, or the inputs."""
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = device_of(model)
 
     def move(value: Any) -> Any:
         return value.to(device) if isinstance(value, Tensor) else value

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cigl.common.errors import CiglError
 from cigl.common.extras import from_extra
+from cigl.common.text import one_line
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -62,7 +63,7 @@ def _named(path: str | os.PathLike[str]) -> Iterator[None]:
     except kinds.UnidentifiedImageError as error:
         raise CiglError(f"{path} can't be read as an image: it is damaged or not of a known kind.") from error
     except Exception as error:  # Pillow's decoders fail in many ways on damaged files
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+        reason = getattr(error, "strerror", None) or one_line(error)
         raise CiglError(f"{path} can't be read as an image: {reason}.") from error
 
 

@@ -159,11 +159,6 @@ def checked_classes(names: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def printable(name: str) -> str:
-    """What can be shown of a name, for example of a file's."""
-    return "".join(letter if letter.isprintable() else "�" for letter in name)
-
-
 def centre_box(width: int, height: int, size: tuple[int, int], crop: float) -> tuple[float, float, float, float]:
     """Left, upper, right and lower edge of the middle of an image, as much as fits in the shape of ``size``."""
     tall, wide = size

@@ -19,6 +19,7 @@ from torch import Tensor
 from cigl.common.errors import CiglError
 from cigl.common.extras import from_extra
 from cigl.common.files import write
+from cigl.common.text import one_line
 
 _OWN = ("cigl", "structure", "sha256")  # names in the metadata that are not entries
 
@@ -67,7 +68,7 @@ def load_with_entries(path: Path) -> tuple[Any, dict[str, Any]]:
     except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
         if isinstance(error, CiglError):
             raise
-        raise CiglError(f"{path} is damaged or not a checkpoint ({' '.join(str(error).split())}).") from error
+        raise CiglError(f"{path} is damaged or not a checkpoint ({one_line(error)}).") from error
 
 
 def _digest(structure: str, tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> str:

@@ -14,6 +14,11 @@ def one_line(error: BaseException, longest: int = 300) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:longest].removesuffix(".")
 
 
+def printable(name: str) -> str:
+    """What can be shown of a name, for example of a file's, which may hold anything."""
+    return "".join(letter if letter.isprintable() else "�" for letter in name)
+
+
 def first_line(error: BaseException, longest: int | None = None) -> str:
     """What stands first where another library's error says a lot.
 

@@ -15,13 +15,13 @@ import torch
 
 from cigl.common.errors import CiglError, unknown
 from cigl.common.preprocessing import Preprocessing
-from cigl.data import fetch
 from cigl.data.augment import ImageStore
 from cigl.data.catalogue import FETCHED, GENERATED, OWN, STREAMED, Dataset
+from cigl.data.fetch import fetch_dataset
 from cigl.data.sources import store
 from cigl.data.sources.memory import Images, MemorySplit
 from cigl.data.sources.own import from_reference, from_tensors
-from cigl.data.splits.folder import scan
+from cigl.data.splits.folder import VAL_SPLIT, scan
 from cigl.data.splits.split import Source, Split
 from cigl.data.splits.stream import open_folder
 
@@ -52,8 +52,8 @@ def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool 
     """
     root = store.root(folder)
     if name in FETCHED:
-        return fetch.fetch(name, FETCHED[name], root, progress)
-    if images := _images(name, root):
+        return fetch_dataset(name, FETCHED[name], root, progress)
+    if (images := images_at(name, folder)) is not None:
         scan(images)
         return images
     open(name, folder)
@@ -61,15 +61,20 @@ def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool 
 
 
 def open(
-    name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0, image_size: int | None = None
+    name: str,
+    folder: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    image_size: int | None = None,
+    val_split: float = VAL_SPLIT,
 ) -> Source:
     """The dataset, ready for use.
 
     Args:
-        name: A name from ``cigl.data.names()``, ``folder:PATH`` or ``package.module:function``.
+        name: A name from ``cigl.data.names()``, a folder of images or ``package.module:function``.
         folder: The cache folder (default: ``$CIGL_DATA``, else ``~/.cache/cigl``).
-        seed: For data that is generated here.
+        seed: For data that is generated here, and for what is held out of a folder of images.
         image_size: Of images in folders, in pixels (default: the shorter side of half of them, at most 224).
+        val_split: The share of each class to hold out as test data, of a folder without train/ and val/.
 
     >>> import cigl
     >>> source = cigl.data.open("mnist1d")
@@ -77,18 +82,20 @@ def open(
     ((40,), 10, 4000, 10000)
     """
     root = store.root(folder)
-    if image_size is not None and name not in STREAMED and not name.startswith("folder:"):
+    images = images_at(name, folder)
+    if image_size is not None and images is None:
         raise CiglError(
-            f"image_size is {image_size}, but {name} is used as it is: it is for folder:PATH and imagenet.",
+            f"image_size is {image_size}, but {name} is used as it is: it is for folders of images and imagenet.",
             arguments=("image_size",),
         )
     if name in GENERATED:
         return GENERATED[name].generate(seed, root)
     if name in FETCHED:
         return _stored(name, FETCHED[name], root / name)
-    if images := _images(name, root):
-        opened = STREAMED[name].open(images, image_size) if name in STREAMED else None
-        return opened or open_folder(name, images, image_size)
+    if images is not None:
+        if name in STREAMED:
+            return STREAMED[name].open(images, image_size)
+        return open_folder(name, images, image_size, val_split, seed)
     if ":" in name:
         return from_reference(name)
     raise unknown("dataset", name, names())
@@ -111,27 +118,19 @@ def _stored(name: str, dataset: Dataset, place: Path) -> Source:
     )
 
 
-def images_at(place: str) -> Path:
-    """The folder of images that is meant: a path, folder:PATH, or the name of a dataset in folders."""
-    known = place in STREAMED or place.startswith("folder:")
-    found = _images(place if known else f"folder:{place}", store.root())
-    assert found is not None
-    return found
-
-
-def _images(name: str, root: Path) -> Path | None:
-    """The folder of images that a name means, if it means one."""
-    if name.startswith("folder:"):
-        place = Path(name.removeprefix("folder:")).expanduser()
+def images_at(name: str, folder: str | os.PathLike[str] | None = None) -> Path | None:
+    """The folder of images that a name means, if it means one: a path, folder:PATH, or a dataset in folders."""
+    if name in STREAMED:
+        place = store.root(folder) / name
         if not place.is_dir():
-            raise CiglError(f"there is no folder {place}: give folder:PATH with PATH/train/CLASS/ and PATH/val/CLASS/.")
+            raise CiglError(
+                f"{name} needs its owners' permission and can't be fetched here: get it at {STREAMED[name].home}, put "
+                f"it (or a link to it) into {place} as train/CLASS/*.JPEG and val/CLASS/*.JPEG; or name its folder."
+            )
         return place
-    if name not in STREAMED:
+    place = Path(name.removeprefix("folder:")).expanduser()
+    if name in GENERATED or name in FETCHED or not (name.startswith("folder:") or place.is_dir()):
         return None
-    place = root / name
     if not place.is_dir():
-        raise CiglError(
-            f"{name} needs its owners' permission and can't be fetched here: get it at {STREAMED[name].home}, put it "
-            f"(or a link to it) into {place} as train/CLASS/*.JPEG and val/CLASS/*.JPEG; or name it folder:PATH."
-        )
+        raise CiglError(f"there is no folder {place}: give folder:PATH with PATH/CLASS/*.jpg.")
     return place

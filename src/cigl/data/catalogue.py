@@ -167,6 +167,6 @@ STREAMED = {
     ),
 }
 OWN = {
-    "folder:PATH": "your own images: PATH/train/CLASS/*.jpg and PATH/val/CLASS/*.jpg (or test)",
+    "folder:PATH": "your own images: PATH/CLASS/*.jpg, or PATH/train/CLASS/*.jpg and PATH/val/CLASS/*.jpg",
     "package.module:function": "your own data: a function that returns (train_x, train_y, test_x, test_y)",
 }

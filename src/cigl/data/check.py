@@ -20,8 +20,8 @@ import numpy as np
 from cigl.common.errors import CiglError, CiglWarning
 from cigl.common.files import write
 from cigl.common.images import examined
-from cigl.common.preprocessing import printable
 from cigl.common.progress import Tick
+from cigl.common.text import printable
 from cigl.data.sources import store
 from cigl.data.splits.folder import Tree
 from cigl.data.splits.split import WHOLE, Share, part_of
@@ -46,7 +46,7 @@ class Checked:
         """Sentences that say what to do."""
         found = self.tree.problems()
         found += _some(self.unreadable, "images can't be read")
-        tested = self.tree.judged_by
+        tested = self.tree.judged_by or "the part that is held out"
         found += _some(
             [f"{one} is the same file as {other}: a network is not tested on what it was trained on." for one, other in
              self.copies],
@@ -60,7 +60,7 @@ class Checked:
         return found
 
 
-def check(tree: Tree, workers: int = 2, tick: Tick = lambda done, total: None) -> Checked:
+def check_images(tree: Tree, workers: int = 2, tick: Tick = lambda done, total: None) -> Checked:
     """Read every image to its end, and compare all files with each other."""
     split = len(tree.train.paths)
     paths = _paths(tree)

@@ -12,13 +12,13 @@ from cigl.common.progress import counting
 from cigl.data.catalogue import Dataset
 from cigl.data.sources import store
 from cigl.data.sources.archive import unpack
-from cigl.data.sources.download import download
+from cigl.data.sources.download import download_file
 from cigl.data.sources.formats import Arrays
 
 _ARCHIVES = (".tar.gz", ".zip")
 
 
-def fetch(name: str, dataset: Dataset, root: Path, progress: bool) -> Path:
+def fetch_dataset(name: str, dataset: Dataset, root: Path, progress: bool) -> Path:
     """Put the dataset into its folder under ``root``, unless it is there and intact."""
     folder = root / name
     if _intact(folder, name):  # before the lock, which can't be made in a read-only folder
@@ -69,7 +69,7 @@ def _from_anywhere(name: str, dataset: Dataset, root: Path, progress: bool) -> t
 
 def _official(name: str, dataset: Dataset, root: Path, progress: bool) -> Arrays:
     kept = root / "downloads" / name
-    files = [download(remote, kept, progress) for remote in dataset.official]
+    files = [download_file(remote, kept, progress) for remote in dataset.official]
     with tempfile.TemporaryDirectory(prefix="unpacking-", dir=kept) as temporary:
         unpacked = Path(temporary)
         for file in files:

@@ -9,22 +9,16 @@ from typing import Any
 from torch import nn
 
 from cigl.common.errors import CiglError
-from cigl.common.references import load_reference
+from cigl.common.references import made_by
 
 
 def from_factory(name: str, classes: int, shape: tuple[int, ...]) -> nn.Module:
-    """Call the factory with as much as it takes: (classes=, shape=), (classes) or nothing.
+    """Call the factory with as much as it takes: (classes=, shape=), (num_classes=), (classes) or nothing.
 
     >>> from_factory("torch.nn:Identity", classes=10, shape=(3, 32, 32))
     Identity()
     """
-    factory = load_reference(name, "model")
-    if not callable(factory):
-        raise CiglError(f"{name} is a {type(factory).__name__}, but must be callable.")
-    try:
-        model = _call(factory, classes, shape)
-    except Exception as error:
-        raise CiglError(f"{name} could not make a network: {type(error).__name__}: {error}") from error
+    model = made_by(name, "network", lambda factory: _call(factory, classes, shape))
     if not isinstance(model, nn.Module):
         raise CiglError(f"{name} returned {type(model).__name__}, but must return a torch.nn.Module.")
     return model
@@ -36,6 +30,7 @@ def _call(factory: Callable[..., Any], classes: int, shape: tuple[int, ...]) -> 
     except ValueError:  # a builtin without a signature
         return factory(classes)
     ways: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        *([((), {"num_classes": classes})] if _is_of_a_library(signature) else []),
         ((), {"classes": classes, "shape": shape}),
         ((), {"classes": classes}),
         ((classes,), {}),
@@ -48,3 +43,10 @@ def _call(factory: Callable[..., Any], classes: int, shape: tuple[int, ...]) -> 
             continue
         return factory(*args, **kwargs)
     raise TypeError(f"it takes {signature}, not (classes, shape), (classes) or nothing")
+
+
+def _is_of_a_library(signature: inspect.Signature) -> bool:
+    """As torchvision's and timm's networks are called: ``num_classes`` may be among what they pass on."""
+    named = signature.parameters
+    passes_on = any(each.kind is each.VAR_KEYWORD for each in named.values())
+    return "num_classes" in named or (passes_on and bool({"weights", "pretrained"} & named.keys()))

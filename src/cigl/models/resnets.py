@@ -70,3 +70,25 @@ def resnet(depth: int, shape: Sequence[int], classes: int) -> nn.Module:
             layers.append(block(inside, width, 2 if stage and not number else 1))
             inside = expansion * width
     return he(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, classes)))
+
+
+def torchvision_names(model: nn.Module) -> dict[str, str]:
+    """The places of layers as torchvision and timm name them, and as they are named here; none of other networks.
+
+    >>> names = torchvision_names(resnet(18, (3, 224, 224), classes=10))
+    >>> names["layer2.0.downsample.0"], names["fc"]
+    ('6.shortcut.0', '14')
+    """
+    if not isinstance(model, nn.Sequential) or not any(isinstance(each, Block) for each in model):
+        return {}
+    names = {"conv1": "0", "bn1": "1", "fc": str(len(model) - 1)}
+    stage = number = 0
+    for index, block in enumerate(model):
+        if isinstance(block, Block):
+            first = stage == 0 or (isinstance(block.shortcut, nn.Sequential) and block.shortcut[0].stride == (2, 2))
+            stage, number = (stage + 1, 0) if first else (stage, number + 1)
+            place = f"layer{stage}.{number}"
+            for k, at in enumerate(range(0, len(block.branch), 3), 1):  # convolution, batch norm, ReLU
+                names |= {f"{place}.conv{k}": f"{index}.branch.{at}", f"{place}.bn{k}": f"{index}.branch.{at + 1}"}
+            names |= {f"{place}.downsample.{k}": f"{index}.shortcut.{k}" for k in (0, 1)}
+    return names

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from cigl.common.errors import CiglError, unknown
+from cigl.common.numbers import is_whole
 from cigl.common.text import percent
 from cigl.train.config import Config, resolve
 
@@ -64,7 +65,7 @@ class Study:
         if missing:
             raise CiglError(f"the study has no {missing[0]}: a study needs name, settings and methods.")
         seeds = keys.get("seeds", 3)
-        listed = {"seeds": list(range(seeds)) if _is_whole(seeds) else seeds, "sparsity": keys.get("sparsity", ())}
+        listed = {"seeds": list(range(seeds)) if is_whole(seeds) else seeds, "sparsity": keys.get("sparsity", ())}
         return cls(**{**keys, **{name: _listed(value) for name, value in listed.items()}})
 
     def only(self, wanted: Mapping[str, Sequence[str]]) -> list[Cell]:
@@ -140,11 +141,11 @@ def _check(study: Study) -> None:
             if lost := [key for key in elsewhere if key in keys]:
                 own = _OWN[lost[0]]
                 raise CiglError(f"{name!r} in {kind} has {lost[0]}: leave it out, it is the study's {own} that count.")
-    if not all(_is_whole(seed) for seed in study.seeds):
+    if not all(is_whole(seed) for seed in study.seeds):
         raise CiglError(f"the seeds are {list(study.seeds)}: give whole numbers, or how many seeds.")
     if len(set(study.seeds)) != len(study.seeds):
         raise CiglError(f"the seeds {list(study.seeds)} repeat: give each once, or a number of seeds.")
-    if not _is_whole(study.masks) or study.masks < 0:
+    if not is_whole(study.masks) or study.masks < 0:
         raise CiglError(f"masks is {study.masks!r}: say how many masks to draw, 0 for none.")
     if not isinstance(study.about, str):
         raise CiglError(f"about is {study.about!r}: give a string.")
@@ -157,10 +158,6 @@ def _check(study: Study) -> None:
         raise CiglError(f"the sparsities of study {study.name!r} repeat: give each once.")
     if not isinstance(study.reference, str) or study.reference not in study.methods:
         raise unknown("reference", study.reference, study.methods)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _listed(value: Any) -> tuple[Any, ...]:

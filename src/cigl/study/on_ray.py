@@ -121,12 +121,12 @@ class RayWorkers:
 def _task(order: Order, variables: dict[str, str]) -> Outcome:
     import torch
 
-    from cigl.study.work import work
+    from cigl.study.work import do_order
     from cigl.train.ranks.rendezvous import joined
 
     torch.set_num_threads(1)  # Ray counts a CPU for it
     with _environment(variables), joined() as ranks:
-        outcome = work(order, None, ranks)
+        outcome = do_order(order, None, ranks)
         if outcome["state"] == "failed" and not ranks.is_main:
             raise CiglError(outcome["message"])  # rank 0 may be waiting for this one
         return outcome

@@ -60,8 +60,6 @@ class StudyFolder:
             import yaml
 
         study = _with_subset(study, "stratified")
-        if self.file.is_file():
-            self._refuse_other(study, runs)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -20,7 +20,7 @@ from cigl.train.signals import Stopped
 from cigl.train.trainer import Splits, Trainer
 
 
-def work(order: Order, progress: Progress | None = None, ranks: Ranks = ONE) -> Outcome:
+def do_order(order: Order, progress: Progress | None = None, ranks: Ranks = ONE) -> Outcome:
     """Do what is left of the run. Only a request to stop and the loss of a rank come out as exceptions."""
     start = time.monotonic()
     folder, config = RunFolder(order["path"]), Config.of(order["config"])

@@ -31,7 +31,7 @@ def main(threads: int) -> None:
     import torch
 
     from cigl.common.errors import CiglError
-    from cigl.study.work import work
+    from cigl.study.work import do_order
     from cigl.train.ranks.rendezvous import joined
     from cigl.train.ranks.started import RanksEnded
     from cigl.train.signals import Stopped
@@ -52,7 +52,7 @@ def main(threads: int) -> None:
         with joined() as ranks:
             while (line := waiting.get()) is not None:
                 order = json.loads(line)
-                outcome = work(order, progress if ranks.is_main else None, ranks)
+                outcome = do_order(order, progress if ranks.is_main else None, ranks)
                 if ranks.is_main:
                     answer(outcome)
                 if ranks.size > 1 and outcome["state"] == "failed":

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from cigl.common.errors import CiglError, unknown
 from cigl.common.extras import from_extra
 from cigl.common.numbers import is_number
+from cigl.common.text import one_line
 
 Temperature = Literal["none", "holdout", "pilot"]
 TEMPERATURES: tuple[Temperature, ...] = typing.get_args(Temperature)
@@ -25,6 +26,7 @@ Options = tuple[tuple[str, Any], ...]  # names and values; a tuple, so that a co
 
 Limit = tuple[Callable[[Any], bool], str]  # what a value must be, and the end of a sentence on one that isn't
 SHARE: Limit = lambda share: 0 <= share < 1, "give a share from 0 to below 1"
+PART: Limit = lambda share: 0 < share < 1, "give a share above 0 and below 1"
 ABOVE_0: Limit = lambda number: number > 0, "it must be above 0"
 NOT_NEGATIVE: Limit = lambda number: number >= 0, "it can't be negative, give 0 or more"
 EPOCHS: Limit = lambda number: 0 < number <= 10**6, "it must be above 0, give at most a million"
@@ -53,8 +55,12 @@ class Config:
     'cigl'
     """
 
-    dataset: str = option("mnist1d", "a name from `cigl data list`, folder:PATH or package.module:function")
+    dataset: str = option("mnist1d", "a name from `cigl data list`, a folder of images or package.module:function")
     model: str = option("mlp", "a name from `cigl models`, or package.module:factory")
+    pretrained: str | None = option(
+        None,
+        "weights to start from: a .safetensors file or a state dict of the same network, or of torchvision's or timm's",
+    )
     method: str = option("cigl", "a name from `cigl methods`, or package.module:Name")
     sparsity: float = option(0.8, "share of zeros, from 0 to below 1", SHARE)
     epochs: int = option(60, "number of epochs", EPOCHS)
@@ -70,8 +76,11 @@ class Config:
     )
     image_size: int | None = option(
         None,
-        "side of the square input in pixels, for image folders (default: theirs, at most 224)",
+        "side of the square input in pixels, for image folders (default: by their size and number)",
         PIXELS,
+    )
+    val_split: float = option(
+        0.2, "share of each class that is held out as test data, for image folders without train/ and val/", PART
     )
     validation: float = option(
         0.0, "share of the training data to hold out; 0.1 with --temperature holdout and with cigl-auto", SHARE
@@ -146,7 +155,7 @@ class Config:
         # as it was before there were such keys: digests name the folders of runs
         old = {
             "options": {}, "kernels": "auto", "redraw": False, "image_size": None, "subset": "first",
-            "decay_biases": True,
+            "decay_biases": True, "val_split": 0.2, "pretrained": None,
         }  # fmt: skip
         for name, usual in old.items():
             if keys[name] == usual or (name == "subset" and self.train_size is None):
@@ -341,7 +350,7 @@ def read_keys(path: Path) -> dict[str, Any]:
         text = path.read_text("utf-8")
         content, twice = yaml.safe_load(text), _written_twice(yaml.compose(text, yaml.SafeLoader), set())
     except (OSError, ValueError, RecursionError, OverflowError, yaml.YAMLError) as error:
-        raise CiglError(f"the configuration {path} can't be read: {' '.join(str(error).split())}.") from error
+        raise CiglError(f"the configuration {path} can't be read: {one_line(error)}.") from error
     if twice is not None:
         line = twice.start_mark.line + 1
         raise CiglError(

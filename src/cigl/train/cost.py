@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cigl.calibrate.reports.evaluation import evaluating
+from cigl.common.batches import device_of
 
 MOST = 500  # examples that are evaluated at a time
 MEMORY = 512 << 20  # bytes, for what these need beside the model
@@ -44,10 +45,9 @@ class Cost(NamedTuple):
 
         layers = [module for module in model.modules() if not any(module.children())]
         hooks = [module.register_forward_hook(look) for module in layers]
-        device = next((p.device for p in model.parameters()), torch.device("cpu"))
         try:
             with suppress(Exception), evaluating(model, None), torch.no_grad(), FlopCounterMode(display=False) as count:
-                model(torch.zeros(1, *shape, device=device))
+                model(torch.zeros(1, *shape, device=device_of(model)))
                 flops = float(count.get_total_flops())
         finally:
             for hook in hooks:

@@ -49,7 +49,7 @@ def evaluate_run(
     config = folder.read_finished()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CiglWarning)  # on how it is trained: it was said then
-        trainer = opened(config, check_images=False)
+        trainer = opened(config.changed(pretrained=None), check_images=False)
     with using(recorded(folder.read_json("result.json").get("versions", {})) or threads_for(trainer)):
         return _evaluate(folder, trainer, split, temperature, masks)
 

@@ -12,6 +12,7 @@ from cigl.calibrate.reports.classification import report
 from cigl.common.errors import CiglError, CiglWarning
 from cigl.common.phases import phase
 from cigl.train.evaluate import has_members, predictor_of
+from cigl.train.folder.by_class import confusions, write_confusions
 from cigl.train.folder.finished import MODEL, about_model
 from cigl.train.folder.log import Trackers
 from cigl.train.folder.provenance import versions
@@ -64,6 +65,8 @@ def _write_result(
             reports["report-temperature"] = report(logits=logits.double() / temperature, labels=labels)
     for name, each in reports.items():
         each.to_json(folder.path / f"{name}.json")
+    source = trainer.splits.source
+    write_confusions(folder.path, confusions(logits, labels, source.classes), source.class_names)
     trackers.report(reports, trainer.step, folder.path)
     summary = trainer.sparse.summary()
     total = summary.total

@@ -13,6 +13,7 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from cigl.common.text import listed
 from cigl.data import Source, Split
 from cigl.data.check import require_readable
 from cigl.data.splits.split import WHOLE, Share
+from cigl.models.pretrained import load_pretrained
 from cigl.sparsify.attaching import attach
 from cigl.sparsify.methods.averaging import RunningMean
 from cigl.sparsify.methods.catalogue import Method, method, options
@@ -53,7 +55,8 @@ class Splits:
 
     @classmethod
     def of(cls, config: Config) -> Splits:
-        source = cigl.data.open(config.dataset, seed=0, image_size=config.image_size)
+        own = config.redraw and cigl.data.images_at(config.dataset) is not None
+        source = cigl.data.open(config.dataset, None, config.seed if own else 0, config.image_size, config.val_split)
         train, validation = source.train, None
         if config.train_size is not None:
             if not 0 < config.train_size <= len(train):
@@ -120,6 +123,9 @@ class Trainer:
         torch.manual_seed(config.seed)
         self.device = _device(config.device, ranks)
         self.model = cigl.models.build(config.model, splits.source.classes, splits.source.shape).to(self.device)
+        if config.pretrained is not None:
+            with phase(f"reading {config.pretrained}"):
+                load_pretrained(self.model, Path(config.pretrained).expanduser())
         if ranks.size > 1 and self.device.type != "cpu":  # torch has none for the CPU
             self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
         self.cost = Cost.of(self.model, splits.source.shape)
@@ -132,6 +138,7 @@ class Trainer:
             epochs=config.epochs,
             steps_per_epoch=self.steps_per_epoch,
             distribution=config.distribution,
+            initial="random" if config.pretrained is None else "magnitude",
             seed=config.seed,
             kernels=config.kernels,
         )
@@ -283,8 +290,8 @@ class Trainer:
         return state
 
     def digest(self) -> str:
-        """Of what a checkpoint must fit: a run may resume with other kernels, on another machine."""
-        return self.config.digest(without=("kernels",))
+        """Of what a checkpoint must fit: not of the kernels, nor of the file that the first weights came from."""
+        return self.config.digest(without=("kernels", "pretrained"))
 
     def load(self, state: dict[str, Any]) -> None:
         if state["digest"] != self.digest():

@@ -8,7 +8,7 @@ import pytest
 from server import serve
 
 from cigl.common.errors import CiglError
-from cigl.data.sources.download import TRIES, Remote, download
+from cigl.data.sources.download import TRIES, Remote, download_file
 
 CONTENT = random.Random(0).randbytes(300_000)
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -24,17 +24,17 @@ def server():
 @pytest.mark.parametrize("checksum", [SHA, MD5])
 def test_a_file_comes_whole(server, tmp_path, checksum):
     url, behaviour = server
-    path = download(Remote(url, checksum), tmp_path / "new", progress=False)
+    path = download_file(Remote(url, checksum), tmp_path / "new", progress=False)
     assert path.read_bytes() == CONTENT
     assert [p.name for p in path.parent.iterdir()] == ["file.bin"]
-    download(Remote(url, checksum), tmp_path / "new", progress=False)
+    download_file(Remote(url, checksum), tmp_path / "new", progress=False)
     assert behaviour.asked == [None]  # the second time nothing was asked for
 
 
 def test_a_broken_connection_is_resumed(server, tmp_path):
     url, behaviour = server
     behaviour.cut = [100_000, 50_000]
-    assert download(Remote(url, SHA), tmp_path, progress=False).read_bytes() == CONTENT
+    assert download_file(Remote(url, SHA), tmp_path, progress=False).read_bytes() == CONTENT
     assert behaviour.asked == [None, "bytes=100000-", "bytes=150000-"]
 
 
@@ -42,36 +42,36 @@ def test_a_later_run_goes_on(server, tmp_path):
     url, behaviour = server
     behaviour.cut = [1000] * TRIES
     with pytest.raises(CiglError, match="the download is resumed"):
-        download(Remote(url, SHA), tmp_path, progress=False)
+        download_file(Remote(url, SHA), tmp_path, progress=False)
     assert (tmp_path / "file.bin.part").read_bytes() == CONTENT[: 1000 * TRIES]
     assert not (tmp_path / "file.bin").exists()
-    assert download(Remote(url, SHA), tmp_path, progress=False).read_bytes() == CONTENT
+    assert download_file(Remote(url, SHA), tmp_path, progress=False).read_bytes() == CONTENT
     assert behaviour.asked[-1] == f"bytes={1000 * TRIES}-"
 
 
 def test_a_server_without_ranges_starts_again(server, tmp_path):
     url, behaviour = server
     behaviour.cut, behaviour.ranges = [100_000], False
-    assert download(Remote(url, SHA), tmp_path, progress=False).read_bytes() == CONTENT
+    assert download_file(Remote(url, SHA), tmp_path, progress=False).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("stale", [b"something else", b"x" * 400_000])
 def test_a_stale_part_is_thrown_away(server, tmp_path, stale):
     url, _ = server
     (tmp_path / "file.bin.part").write_bytes(stale)
-    assert download(Remote(url, SHA), tmp_path, progress=False).read_bytes() == CONTENT
+    assert download_file(Remote(url, SHA), tmp_path, progress=False).read_bytes() == CONTENT
 
 
 def test_a_whole_part_is_used(server, tmp_path):
     url, _ = server
     (tmp_path / "file.bin.part").write_bytes(CONTENT)
-    assert download(Remote(url, SHA), tmp_path, progress=False).read_bytes() == CONTENT
+    assert download_file(Remote(url, SHA), tmp_path, progress=False).read_bytes() == CONTENT
 
 
 def test_a_wrong_checksum_is_refused(server, tmp_path):
     url, _ = server
     with pytest.raises(CiglError, match="another checksum"):
-        download(Remote(url, "0" * 64), tmp_path, progress=False)
+        download_file(Remote(url, "0" * 64), tmp_path, progress=False)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -80,7 +80,7 @@ def test_an_error_is_reported(server, tmp_path, status, message):
     url, behaviour = server
     behaviour.status = status
     with pytest.raises(CiglError, match=message):
-        download(Remote(url, SHA), tmp_path, progress=False)
+        download_file(Remote(url, SHA), tmp_path, progress=False)
     assert len(behaviour.asked) == (TRIES if status >= 500 else 1)
 
 
@@ -88,13 +88,13 @@ def test_nobody_answers(tmp_path):
     with serve({}) as (url, _):
         pass
     with pytest.raises(CiglError, match="can't be reached"):
-        download(Remote(f"{url}/file.bin", SHA), tmp_path, progress=False)
+        download_file(Remote(f"{url}/file.bin", SHA), tmp_path, progress=False)
 
 
 def test_progress_with_and_without_rich(server, tmp_path, monkeypatch, capsys):
     url, _ = server
-    download(Remote(url, SHA), tmp_path / "a")
+    download_file(Remote(url, SHA), tmp_path / "a")
     assert capsys.readouterr().out == ""  # a script's output stays clean
     monkeypatch.setitem(sys.modules, "rich.console", None)
-    download(Remote(url, SHA), tmp_path / "b")
+    download_file(Remote(url, SHA), tmp_path / "b")
     assert (tmp_path / "b" / "file.bin").read_bytes() == CONTENT

@@ -101,7 +101,7 @@ def test_odd_images_become_rgb(tmp_path):
 
 
 def test_imagenet(tmp_path):
-    with pytest.raises(CiglError, match=r"https://image-net.org.*folder:PATH"):
+    with pytest.raises(CiglError, match=r"https://image-net.org.*or name its folder"):
         cigl.data.open("imagenet")
     with pytest.raises(CiglError, match="image-net"):
         cigl.data.get("imagenet")
@@ -130,7 +130,7 @@ def test_more_workers_than_cores_are_no_warning(photos, monkeypatch, recwarn):
 
 
 def test_no_folder(tmp_path):
-    with pytest.raises(CiglError, match=r"there is no folder .*: give folder:PATH with PATH/train/CLASS/"):
+    with pytest.raises(CiglError, match=r"there is no folder .*: give folder:PATH with PATH/CLASS/"):
         cigl.data.open(f"folder:{tmp_path / 'nothing'}")
 
 

@@ -168,6 +168,20 @@ def test_a_part_called_apart_before_and_after():
     assert_same_training(loop)
 
 
+def test_a_loss_of_the_gradient_alone():
+    """Of which kernels compute nothing but the outputs: the gradient, and its own, are torch's."""
+
+    def loop(model, optimizer, sparse, number):
+        x, _ = batch(number)
+        x.requires_grad_()
+        (slope,) = torch.autograd.grad(model(x)[:, 0].sum(), x, create_graph=True)
+        optimizer.zero_grad()
+        (slope - x.detach()).square().mean().backward()
+        optimizer.step()
+
+    assert_same_training(loop)
+
+
 def test_a_closure():
     def loop(model, optimizer, sparse, number):
         def closure():

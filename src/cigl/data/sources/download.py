@@ -38,7 +38,7 @@ class Remote:
         return digest.hexdigest() == self.checksum
 
 
-def download(remote: Remote, folder: Path, progress: bool = True) -> Path:
+def download_file(remote: Remote, folder: Path, progress: bool = True) -> Path:
     """The file in ``folder``, checked; a ``.part`` that an earlier try left is continued, not repeated."""
     target, part = folder / remote.name, folder / f"{remote.name}.part"
     if target.exists() and remote.fits(target):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cigl.common.errors import CiglError
 from cigl.common.preprocessing import Preprocessing
-from cigl.common.references import load_reference
+from cigl.common.references import made_by
 from cigl.data.sources.memory import MemorySplit, Vectors
 from cigl.data.splits.split import Source
 
@@ -70,16 +70,7 @@ def _checked(name: str, part: str, inputs: Any, labels: Any) -> tuple[Tensor, Te
 
 def from_reference(name: str) -> Source:
     """Call the function, which takes nothing and returns a Source or (train_x, train_y, test_x, test_y)."""
-    function = load_reference(name, "dataset")
-    if not callable(function):
-        raise CiglError(f"{name} is a {type(function).__name__}, but must be a function.")
-    try:
-        made = function()
-    except CiglError:
-        raise
-    except Exception as error:  # a function of the user's can fail in any way
-        reason = " ".join(str(error).split())
-        raise CiglError(f"{name} could not make a dataset: {type(error).__name__}: {reason}") from error
+    made = made_by(name, "dataset")
     if isinstance(made, Source):
         return made
     if not isinstance(made, (tuple, list)) or len(made) != 4:

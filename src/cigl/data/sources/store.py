@@ -15,7 +15,7 @@ import numpy as np
 
 from cigl.common.errors import CiglError
 from cigl.common.files import whole_file
-from cigl.data.sources.formats import Arrays, Bytes
+from cigl.data.sources.formats import Arrays
 
 LIST = "checksums.json"
 
@@ -52,23 +52,14 @@ def load(folder: Path, name: str) -> Arrays:
     try:
         sums = json.loads((folder / LIST).read_bytes())["sha256"]
         for part in Arrays._fields:
-            content = np.fromfile(folder / f"{part}.npy", np.uint8)
-            if hashlib.sha256(content.data).hexdigest() != sums[part]:
+            content = (folder / f"{part}.npy").read_bytes()
+            if hashlib.sha256(content).hexdigest() != sums[part]:
                 raise CiglError(f"{name} in {folder} is damaged ({part}.npy has changed): {again}.")
-            arrays.append(_as_array(content))
+            arrays.append(np.load(io.BytesIO(content), allow_pickle=False))
+            if arrays[-1].dtype != np.uint8:
+                raise ValueError(f"{arrays[-1].dtype} where bytes should be")
     except CiglError:
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CiglError(f"{name} in {folder} can't be read ({error}): {again}.") from error
     return Arrays(*arrays)
-
-
-def _as_array(content: Bytes) -> Bytes:
-    """The array in an .npy file's bytes, without a copy; bytes are all that it may hold."""
-    head = io.BytesIO(content[:4096].tobytes())
-    if np.lib.format.read_magic(head) != (1, 0):
-        raise ValueError("another version of .npy")
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(head)
-    if dtype != np.uint8 or fortran:
-        raise ValueError(f"{dtype} where bytes should be")
-    return content[head.tell() :].reshape(shape)

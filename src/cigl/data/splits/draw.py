@@ -30,6 +30,20 @@ def order(count: int, seed: int, purpose: str, *place: int) -> npt.NDArray[np.in
     return np.argsort(raw(count, seed, purpose, *place), kind="stable")
 
 
+def stratified(labels: npt.NDArray[np.int64], total: int, seed: int, purpose: str) -> npt.NDArray[np.bool_]:
+    """Which of the examples are drawn: ``total`` of them, whole ones of each class by largest remainders."""
+    kinds, counts = np.unique(labels, return_counts=True)
+    exact = counts * (total / len(labels))
+    parts = np.floor(exact).astype(np.int64)
+    short = np.argsort(parts - exact, kind="stable")[: total - int(parts.sum())]
+    parts[short] += 1
+    drawn = np.zeros(len(labels), dtype=bool)
+    for kind, part in zip(kinds, parts, strict=True):
+        members = np.flatnonzero(labels == kind)
+        drawn[members[order(len(members), seed, purpose, int(kind))[:part]]] = True
+    return drawn
+
+
 def below(words: npt.NDArray[np.uint64], limit: int) -> npt.NDArray[np.int64]:
     """Integers in [0, limit) from the upper halves of the words (limit < 2**32; the bias is below 2**-32 * limit)."""
     return ((words >> np.uint64(32)) * np.uint64(limit) >> np.uint64(32)).astype(np.int64)

@@ -1,6 +1,7 @@
 """Image folders: which files belong to which class. ImageNet's usual layout, Tiny ImageNet's official one, and yours.
 
 PATH/train/<class>/**/*.jpg     PATH/val/<class>/**/*.jpg   (or test/; or val/ with a val_annotations.txt)
+PATH/<class>/**/*.jpg           a share of each class is held out to judge by
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import numpy.typing as npt
 
 from cigl.common.errors import CiglError
 from cigl.common.images import ENDINGS, image_files
-from cigl.common.preprocessing import printable
-from cigl.common.text import listed
+from cigl.common.text import listed, printable
+from cigl.data.splits.draw import stratified
 
+VAL_SPLIT = 0.2
 _ANNOTATIONS = "val_annotations.txt"
 
 
@@ -28,7 +30,7 @@ class Listing(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """A dataset in folders. ``judged_by`` is the folder of the test images: val or test."""
+    """A dataset in folders. ``judged_by`` is the folder of the test images: val or test; "" where they are drawn."""
 
     root: Path
     classes: list[str]
@@ -43,7 +45,7 @@ class Tree(NamedTuple):
         """A sentence for each of the two folders that has no images of some class."""
         found = []
         for folder, listing, then in (
-            ("train", self.train, "the network can't learn them"),
+            ("train" if self.judged_by else "", self.train, "the network can't learn them"),
             (self.judged_by, self.test, "nothing is measured on them"),
         ):
             present = set(np.unique(listing.labels).tolist())
@@ -53,16 +55,19 @@ class Tree(NamedTuple):
                 then = then.replace("them", "it") if len(lost) == 1 else then
                 found.append(
                     f"{self.root / folder} has no images of {what} {listed(map(printable, lost))}, so {then}: add "
-                    "some, or remove the class from both folders."
+                    "some, or remove the class" + (" from both folders." if self.judged_by else ".")
                 )
         return found
 
 
-def scan(root: Path) -> Tree:
-    """List the images; classes are numbered in the order of their folders' names."""
+def scan(root: Path, val_split: float = VAL_SPLIT, seed: int = 0) -> Tree:
+    """List the images; classes are numbered in the order of their folders' names.
+
+    ``val_split`` is the share of each class to be held out where there is no folder for it, drawn by ``seed``.
+    """
     train = root / "train"
     if not train.is_dir():
-        raise CiglError(f"{root} has no folder train/: it needs train/CLASS/*.jpg and val/CLASS/*.jpg.")
+        return _divided(root, val_split, seed)
     classes = _folders(train)
     if len(classes) < 2:
         raise CiglError(f"{train} must hold a folder for each class, two at least: it has {len(classes)}.")
@@ -78,7 +83,36 @@ def scan(root: Path) -> Tree:
                     "has not: rename or remove what is there by mistake."
                 )
             return Tree(root, classes, _by_folder(root, train, number), _by_folder(root, test, number), test.name)
-    raise CiglError(f"{root} has no folder val/ or test/ with one folder for each class, as train/ has.")
+    raise CiglError(
+        f"{root} has no folder val/ or test/ with one folder for each class, as train/ has: to hold out a part of the "
+        f"images in train/, give {train}."
+    )
+
+
+def _divided(root: Path, val_split: float, seed: int) -> Tree:
+    """One folder for each class, from which a share is held out."""
+    classes = [name for name in _folders(root) if image_files(root / name)]
+    if len(classes) < 2 or {"val", "test"} & set(classes):
+        inside = [root / name for name in _folders(root) if len(_folders(root / name)) > 1]
+        meant = (
+            f"did you mean {inside[0]}?"
+            if len(inside) == 1
+            else (
+                "it needs a folder of images for each class, CLASS/*.jpg, two at least; or train/CLASS/*.jpg and "
+                "val/CLASS/*.jpg."
+            )
+        )
+        raise CiglError(f"{root} has no folder train/, and no folders of images that could be classes: {meant}")
+    paths, labels = _by_folder(root, root, {name: k for k, name in enumerate(classes)})
+    total = round(val_split * len(paths))
+    if not 0 < total < len(paths):
+        raise CiglError(
+            f"{root} has {len(paths)} images, of which a share of {val_split:g} leaves none to learn from or none to "
+            "judge by: change val_split, or add images.",
+            arguments=("val_split",),
+        )
+    held = stratified(labels, total, seed, "val split")
+    return Tree(root, classes, Listing(paths[~held], labels[~held]), Listing(paths[held], labels[held]), "")
 
 
 def _folders(folder: Path) -> list[str]:
@@ -95,9 +129,9 @@ def _listing(where: Path, paths: list[str], labels: list[int]) -> Listing:
 def _by_folder(root: Path, split: Path, number: dict[str, int]) -> Listing:
     paths: list[str] = []
     labels: list[int] = []
-    for name in _folders(split):
+    for name in number:
         found = [os.path.relpath(path, root) for path in image_files(split / name)]
-        paths += sorted(found)
+        paths += found
         labels += [number[name]] * len(found)
     return _listing(split, paths, labels)
 

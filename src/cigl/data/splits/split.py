@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from cigl.common.errors import CiglError
 from cigl.common.preprocessing import Preprocessing, checked_classes
-from cigl.data.splits.draw import order
+from cigl.data.splits.draw import order, stratified
 from cigl.data.splits.folder import Tree
 
 Indices = Sequence[int] | Tensor | slice
@@ -96,28 +95,14 @@ class Split(ABC):
         total = round(share * len(self))
         if not 0 < total < len(self):
             raise CiglError(f"a share of {share} leaves nothing on one side of {len(self)} examples: choose another.")
-        held = self._stratified(total, seed, "divide")
+        held = stratified(self.labels.numpy(), total, seed, "divide")
         return self._rows(torch.from_numpy(np.flatnonzero(~held))), self._rows(torch.from_numpy(np.flatnonzero(held)))
 
     def draw(self: Self, count: int, seed: int) -> Self:
         """``count`` examples at random, the same for the same seed, with the classes in the shares that they have."""
         if not 0 < count <= len(self):
             raise CiglError(f"{count} examples can't be drawn from {len(self)}.")
-        return self._rows(torch.from_numpy(np.flatnonzero(self._stratified(count, seed, "draw"))))
-
-    def _stratified(self, total: int, seed: int, purpose: str) -> npt.NDArray[np.bool_]:
-        """Which examples are drawn; classes get whole ones by largest remainders."""
-        labels = self.labels.numpy()
-        kinds, counts = np.unique(labels, return_counts=True)
-        exact = counts * (total / len(self))
-        parts = np.floor(exact).astype(np.int64)
-        short = np.argsort(parts - exact, kind="stable")[: total - int(parts.sum())]
-        parts[short] += 1
-        drawn = np.zeros(len(self), dtype=bool)
-        for kind, part in zip(kinds, parts, strict=True):
-            members = np.flatnonzero(labels == kind)
-            drawn[members[order(len(members), seed, purpose, int(kind))[:part]]] = True
-        return drawn
+        return self._rows(torch.from_numpy(np.flatnonzero(stratified(self.labels.numpy(), count, seed, "draw"))))
 
     def steps(self, batch_size: int, drop_last: bool = False) -> int:
         """How many batches an epoch has."""

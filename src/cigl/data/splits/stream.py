@@ -17,8 +17,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from cigl.common.errors import CiglError, CiglWarning
 from cigl.common.images import read, size_of
-from cigl.common.preprocessing import LONGEST_NAME, Preprocessing, printable
-from cigl.data.splits.folder import Listing, Tree, scan
+from cigl.common.preprocessing import LONGEST_NAME, Preprocessing
+from cigl.common.text import printable
+from cigl.data.splits.folder import VAL_SPLIT, Listing, Tree, scan
 from cigl.data.splits.picture import random_crop, random_shift
 from cigl.data.splits.split import Loading, Source, Split, part_of
 
@@ -96,13 +97,13 @@ class FolderSplit(Split):
             )
 
 
-def open_folder(name: str, root: Path, size: int | None = None) -> Source:
+def open_folder(name: str, root: Path, size: int | None = None, val_split: float = VAL_SPLIT, seed: int = 0) -> Source:
     """The images under ``root``, by default as large as the shorter side of half of them, but at most 224 pixels."""
-    tree = scan(root)
+    tree = scan(root, val_split, seed)
     for problem in tree.problems():
         warnings.warn(problem, CiglWarning, stacklevel=3)
     if size is None:
-        size = min(LARGEST, _usual_size(tree))
+        size = min(LARGEST, usual_size(tree))
     preprocessing = Preprocessing(size, MEAN, STD, crop=1.0 if size <= SMALL else 7 / 8)
     train = FolderSplit(root, tree.train, preprocessing, learn=True)
     test = FolderSplit(root, tree.test, preprocessing, learn=False)
@@ -110,14 +111,14 @@ def open_folder(name: str, root: Path, size: int | None = None) -> Source:
     return Source(name, len(names), preprocessing.shape, train, test, names, preprocessing, tree)
 
 
-def _usual_size(tree: Tree) -> int:
+def usual_size(tree: Tree) -> int:
     """The median of the shorter sides of some training images, spread over all; damaged ones don't count."""
     sides = []
     for index in np.linspace(0, len(tree.train.paths) - 1, LOOKED_AT, dtype=np.int64):
         with suppress(CiglError):
             sides.append(min(size_of(tree.path(tree.train, int(index)))))
     if not sides:
-        raise CiglError(f"no image in {tree.root / 'train'} can be read: `cigl data check {tree.root}` says why.")
+        raise CiglError(f"no image in {tree.root} can be read: `cigl data check {tree.root}` says why.")
     return sorted(sides)[len(sides) // 2]
 
 

@@ -5,9 +5,13 @@ Nodes are visited in their order, and what is not read any more is forgotten, so
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
+from typing import Any
 
-from torch import fx
+from torch import fx, nn
+
+from cigl.runtime.compile.parsing import IN_PLACE, makes_new
 
 
 class SharedMemory(Exception):
@@ -77,3 +81,38 @@ class Values:
                     f"{node.name} changes in place what {other.node.name} may share and what is read again after it; "
                     "write it without the change in place"
                 )
+
+
+def own_tensor_changed(graph: fx.Graph) -> str:
+    """A parameter or buffer that a graph changes in place, itself or by a view of it; "" if none."""
+    for node in graph.nodes:
+        changed = argument_changed_in_place(node, None) if node.op in ("call_function", "call_method") else None
+        while changed is not None and changed.op in ("call_function", "call_method") and not makes_new(changed, None):
+            changed = next(iter(changed.all_input_nodes), None)
+        if changed is not None and changed.op == "get_attr":
+            return str(changed.target)
+    return ""
+
+
+def argument_changed_in_place(node: fx.Node, module: nn.Module | None) -> fx.Node | None:
+    """The argument that this call changes in place."""
+    target: Any = node.target
+    name = target if node.op == "call_method" else getattr(target, "__name__", "")
+    in_place = (
+        getattr(module, "inplace", False) is True
+        or (module is None and (target in IN_PLACE or (name.endswith("_") and not name.endswith("__"))))
+        or (module is None and _asked_in_place(node))
+    )
+    if "out" in node.kwargs:
+        raise SharedMemory(f"{node.name} writes into its argument out=; write it without")
+    first = next(iter((*node.args, *node.kwargs.values())), None)
+    return first if in_place and isinstance(first, fx.Node) else None
+
+
+def _asked_in_place(node: fx.Node) -> bool:
+    """Whether the call was given ``inplace=True``, by name or by place."""
+    try:
+        bound = inspect.signature(node.target).bind(*node.args, **node.kwargs)  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # a method's name, or a builtin without a signature: none of them has the argument
+        return False
+    return bool(bound.arguments.get("inplace", False))

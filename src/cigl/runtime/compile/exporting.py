@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from cigl.common.errors import CiglError
 from cigl.common.text import first_line
 from cigl.runtime.compile.capture import HINT, Capture, Captured
+from cigl.runtime.compile.questions import drawing
 from cigl.runtime.compile.translating import translate
 from cigl.runtime.network.conditions import Condition, from_source
 from cigl.runtime.network.inputs import Path, Signature, parameters
@@ -100,10 +101,12 @@ def export(model: nn.Module, examples: Examples) -> Capture:
     args, kwargs = arguments(examples)
     _without_cache(model)
     with _attention_in_parts(), torch.no_grad():
+        is_drawn = drawing()
         try:
             expected = model(*args, **kwargs)
         except Exception as error:
             raise CiglError(f"the model can't be called with the example_inputs: {first_line(error, 200)}.") from error
+        _need(not is_drawn(), "it draws random numbers that are not torch's")
         try:
             program = _exported(model, args, kwargs)
             graph = _graph(model, program)

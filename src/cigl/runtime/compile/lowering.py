@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import operator
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Any
 from torch import fx, nn
 from torch.fx.node import map_aggregate
 
-from cigl.runtime.compile.aliases import SharedMemory, Values
+from cigl.runtime.compile.aliases import SharedMemory, Values, argument_changed_in_place
 from cigl.runtime.compile.capture import attribute
 from cigl.runtime.compile.exporting import Examples, captures
 from cigl.runtime.compile.parsing import ASKS_SHAPE, IN_PLACE, RESHAPES, Parsed, makes_new, parse
@@ -125,30 +124,6 @@ class Lowering:
             self._room -= size
             self._operations[module] = parsed[0]
         return parsed
-
-
-def argument_changed_in_place(node: fx.Node, module: nn.Module | None) -> fx.Node | None:
-    """The argument that this call changes in place."""
-    target: Any = node.target
-    name = target if node.op == "call_method" else getattr(target, "__name__", "")
-    in_place = (
-        getattr(module, "inplace", False) is True
-        or (module is None and (target in IN_PLACE or (name.endswith("_") and not name.endswith("__"))))
-        or (module is None and _asked_in_place(node))
-    )
-    if "out" in node.kwargs:
-        raise SharedMemory(f"{node.name} writes into its argument out=; write it without")
-    first = next(iter((*node.args, *node.kwargs.values())), None)
-    return first if in_place and isinstance(first, fx.Node) else None
-
-
-def _asked_in_place(node: fx.Node) -> bool:
-    """Whether the call was given ``inplace=True``, by name or by place."""
-    try:
-        bound = inspect.signature(node.target).bind(*node.args, **node.kwargs)  # type: ignore[arg-type]
-    except (TypeError, ValueError):  # a method's name, or a builtin without a signature: none of them has the argument
-        return False
-    return bool(bound.arguments.get("inplace", False))
 
 
 def _in_torch(node: fx.Node, module: nn.Module | None, changes: bool) -> tuple[op.InTorch, list[fx.Node]]:

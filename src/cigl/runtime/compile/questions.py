@@ -338,6 +338,24 @@ def _random_states() -> tuple[Any, ...]:
     return random.getstate(), name, np.asarray(keys).tobytes(), rest
 
 
+def drawing() -> Callable[[], bool]:
+    """Begin to look whether any of Python's and numpy's generators is drawn from, the model's own among them; then ask
+    what this returns.
+    """
+    kinds = (random.Random, np.random.Generator, np.random.RandomState)
+    found = [each for each in gc.get_objects() if issubclass(type(each), kinds)]  # no isinstance: proxies would answer
+    states = [(each, _state(each)) for each in found if not isinstance(each, random.SystemRandom)]
+    return lambda: any(_state(each) != state for each, state in states)
+
+
+def _state(generator: Any) -> str:
+    if isinstance(generator, random.Random):
+        return str(generator.getstate())
+    state = generator.bit_generator.state if isinstance(generator, np.random.Generator) else generator.get_state()
+    with np.printoptions(threshold=sys.maxsize):
+        return str(state)
+
+
 def _is_from_outside(name: str, frame: FrameType) -> bool:
     """Whether a variable of an enclosing function is not one of a function that runs now."""
     if name == "__class__" or name in frame.f_code.co_cellvars:

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from cigl.common.copying import deep_copy
+from cigl.common.copying import deep_copy, unwrap
 from cigl.common.errors import CiglError
 from cigl.common.text import first_line
+from cigl.runtime.compile.aliases import own_tensor_changed
 from cigl.runtime.compile.capture import HINT, Capture
 from cigl.runtime.compile.parsing import is_known
 from cigl.runtime.compile.questions import Questions, about_attribute, asker
@@ -102,12 +103,16 @@ class Tracer(fx.Tracer):
     def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
         """The graph; ``Asked`` if the forward asks what a graph can't know, also where it went on without an answer."""
         copied_root = sharing_parameters(root)  # which may keep stand-ins, or draw from what it holds
+        before = [(name, buffer, buffer._version) for name, buffer in copied_root.named_buffers()]
         try:
             with _alone, self.questions.watching():
                 graph = super().trace(copied_root, concrete_args)
         except Exception as error:
             raise self._reason(error, 0) from error
         self._refuse(0)
+        at_once = (name for name, buffer, version in before if buffer._version != version)
+        if changed := own_tensor_changed(graph) or next(at_once, ""):
+            raise NotTraced(f"its forward changes {changed}, a tensor of its own, which a graph does not keep")
         for node in graph.nodes:
             if node.op == "get_attr" and not hasattr(root, str(node.target).partition(".")[0]):  # made while tracing
                 setattr(root, str(node.target), getattr(copied_root, str(node.target)))
@@ -224,7 +229,13 @@ def copied(model: nn.Module) -> nn.Module:
             raise CiglError(f"the engine runs on the CPU, but {name} is on {tensor.device}: call model.cpu() first.")
         if tensor.is_floating_point() and tensor.dtype != torch.float32:
             raise CiglError(f"the engine computes in float32, but {name} is {tensor.dtype}: call model.float() first.")
-    return deep_copy(model).eval().requires_grad_(False)
+    with torch.no_grad():  # else copies of a scripted part are no leaves
+        own = deep_copy(model).eval().requires_grad_(False)
+    for parent in list(own.modules()):
+        for name, part in parent.named_children():
+            if unwrap(part) is not part:  # a part that was compiled can't have kernels inside
+                parent._modules[name] = unwrap(part)
+    return own
 
 
 def sharing_parameters(model: nn.Module) -> nn.Module:

@@ -62,7 +62,7 @@ class TrainingKernels:
         self._weights = sum(parameter.numel() for parameter in active)
         self._patterns, self._updates, self._calls = Patterns(active), ActiveUpdates(), TakenCalls()
         self._budget = Budget()
-        self._plans = Plans(model, self._patterns, insist, self._refused, self._budget)
+        self._plans = Plans(model, self._patterns, insist, self._refused, self._unreadable, self._budget)
         self._capture: Capture | None = None  # made when it is first needed: it imports torch's compiler
         self._graphs: list[fx.GraphModule] = []  # kept, because plans know them by their id
         self._layers: dict[nn.Module, Sequence[SingleLayer]] = {}
@@ -220,7 +220,12 @@ class TrainingKernels:
         self._uncaptured()
         return self._in_parts(capture, own, args, kwargs)
 
-    def _note_mode(self, capture: Capture, reason: Exception) -> None:
+    def _unreadable(self, reason: str) -> None:
+        """Rather single layers on kernels than a graph that torch runs as it is."""
+        self._captured().mode = Mode.LAYERS
+        self._note_mode(self._captured(), reason)
+
+    def _note_mode(self, capture: Capture, reason: Exception | str) -> None:
         how = "in parts" if capture.mode is Mode.PARTS else "layer by layer"
         self._note(f"the forward can't be captured as a whole, and runs {how} ({reason})")
 
@@ -276,6 +281,9 @@ class TrainingKernels:
         with self._budget.spending():
             self._replay, replay = None, self._new_replay(args, kwargs)
         result = own(*args, **kwargs)
+        for leaf in pytree.tree_leaves(result):
+            if isinstance(leaf, Tensor) and leaf.grad_fn is not None:
+                leaf.register_hook(self._notice_second_derivatives)
         if replay is not None:
             self.is_comparing = True
             try:
@@ -287,6 +295,10 @@ class TrainingKernels:
             finally:
                 self.is_comparing = False
         return result
+
+    def _notice_second_derivatives(self, _: Tensor) -> None:
+        if torch.is_grad_enabled():  # create_graph=True
+            self._patterns.second_derivatives = True
 
     def _new_replay(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Replay | None:
         if not self._budget.allows() or not torch.is_grad_enabled() or _saves_by_hooks():

@@ -19,12 +19,19 @@ _LOWERED = 32  # kinds of inputs whose networks are kept
 
 
 class Plans:
-    """For the graphs of one model. ``refused`` is told why something must run in torch."""
+    """For the graphs of one model. ``refused`` is told what kernels must not compute, ``unreadable`` why they can't."""
 
     def __init__(
-        self, model: nn.Module, patterns: Patterns, insist: bool, refused: Callable[[str], None], budget: Budget
+        self,
+        model: nn.Module,
+        patterns: Patterns,
+        insist: bool,
+        refused: Callable[[str], None],
+        unreadable: Callable[[str], None],
+        budget: Budget,
     ):
-        self._model, self._patterns, self._insist, self._refused = model, patterns, insist, refused
+        self._model, self._patterns, self._insist = model, patterns, insist
+        self._refused, self._unreadable = refused, unreadable
         self._names: dict[int, str] = {}
         self._lowered: OrderedDict[Any, LoweredGraph | None] = OrderedDict()
         self._plans: OrderedDict[Any, PartitionedModel | None] = OrderedDict()
@@ -90,8 +97,7 @@ class Plans:
             try:
                 self._lowered[kind] = lower_graph(graph, args, self._names)
             except Exception as reason:  # nothing in a stranger's model may end the training
-                what = str(reason) if isinstance(reason, NotLowered) else repr(reason)
-                self._refused(f"a part of the forward runs in torch ({what})")
+                self._unreadable(str(reason) if isinstance(reason, NotLowered) else repr(reason))
                 self._lowered[kind] = None
             if len(self._lowered) > _LOWERED:
                 self._lowered.popitem(last=False)

@@ -254,9 +254,10 @@ class _Run(torch.autograd.Function):
         outputs, _ = loan.program.forward([each.contiguous() for each in tensors[:count]])
         if any(ctx.needs_input_grad):
             ctx.loan, ctx.count, ctx.subgraph, ctx.check = loan, count, subgraph, check
-            # For gradients that are differentiated again, or compared. What another operation has computed is not held:
-            # torch would free it, and here it would lie in memory twice. Checkpoints count what is saved.
-            saves = check is not None or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+            # For gradients that are differentiated again, or compared. What another operation has computed is not held
+            # without need: torch would free it, and here it would lie in memory twice. Checkpoints count what is saved.
+            saves = check is not None or subgraph.patterns.second_derivatives
+            saves = saves or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
             inputs = [each if saves or each.is_leaf else None for each in tensors[:count]]
             ctx.save_for_backward(*inputs, *tensors[count:])
         else:
@@ -323,12 +324,17 @@ def _differentiable(ctx: Any, gradients: Sequence[Tensor | None]) -> Sequence[Te
     tensors, asked = ctx.saved_tensors, ctx.needs_input_grad[_FIRST:]
     if any(each is None for each in tensors):
         raise CiglError(
-            "create_graph=True asks for a second derivative through a part of the model that runs on sparse kernels: "
-            "attach with kernels='masked'.",
+            "create_graph=True asks for a second derivative, for the first time in this training: begin with it in the "
+            "first step, or attach with kernels='masked'.",
             arguments=("kernels",),
         )
     wanted = [each for each, asks in zip(tensors, asked, strict=True) if asks]
-    outputs = ctx.subgraph.in_torch(tensors[: ctx.count], tensors[ctx.count :])
+    subgraph = ctx.subgraph
+    own = [
+        subgraph.patterns.under_z(parameter, each)
+        for parameter, each in zip(subgraph.parameters, tensors[ctx.count :], strict=True)
+    ]
+    outputs = subgraph.in_torch(tensors[: ctx.count], own)
     results, given = _given(outputs, gradients)
     found = iter(torch.autograd.grad(results, wanted, given, create_graph=True, allow_unused=True))
     return [next(found) if asks else None for asks in asked]

@@ -271,7 +271,7 @@ class Replay:
         ]
 
 
-_PARTS = (("outputs", OUTPUTS), ("statistics of batch norm", OUTPUTS), ("gradients", GRADIENTS))
+_PARTS = (("outputs", OUTPUTS), ("buffers (as batch norm's statistics)", OUTPUTS), ("gradients", GRADIENTS))
 
 
 class _Rounded(fx.Interpreter):

@@ -27,6 +27,7 @@ class Patterns:
         self._lent: dict[nn.Parameter, None] = {}  # gradients of the step under way
         self._is_apart = False
         self.version = 0  # a program is of one
+        self.second_derivatives = False  # whether the training asks for any
 
     def is_sparse(self, weight: Tensor) -> bool:
         return weight in self._active
@@ -49,6 +50,14 @@ class Patterns:
         pattern = self._pattern(weight)
         pattern.switch_off(key, threshold)
         return pattern
+
+    def under_z(self, weight: nn.Parameter, tensor: Tensor) -> Tensor:
+        """The weight's ``tensor`` without what is switched off here."""
+        if weight not in self._active or (pattern := self._pattern(weight)).off is None:
+            return tensor
+        off = torch.zeros(weight.numel(), dtype=torch.bool)
+        off[torch.from_numpy(pattern.switched_off())] = True
+        return tensor.masked_fill(off.view(weight.shape), 0.0)
 
     def end_step(self) -> None:
         """Nothing is switched off any more."""

@@ -80,5 +80,5 @@ def _inputs(about: dict[str, Any], file: Path) -> Inputs:
 
 def _of_dataset(config: Config) -> Inputs:
     """Of a run of an earlier version, whose files do not say it."""
-    source = cigl.data.open(config.dataset, seed=0)
+    source = cigl.data.open(config.dataset, image_size=config.image_size)
     return source.shape, source.class_names, source.preprocessing

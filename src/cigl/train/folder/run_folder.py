@@ -8,6 +8,7 @@ trackers.json            the trackers of --log, and which of their runs this is
 checkpoints/             the newest two, N.safetensors after N steps; when finished, the last one if it is of use
 model.safetensors        the finished model; class names, preprocessing and temperature in its metadata
 report.json, -*.npz      its calibration on the test data; report-temperature.json with the temperature
+confusion.csv, .svg      what each class of the test data was taken for
 result.json              written last: a run that has it is finished
 lock                     held by the process that trains
 

@@ -21,6 +21,7 @@ import torch
 from torch import distributed
 
 from cigl.common.errors import CiglError
+from cigl.common.text import one_line
 from cigl.train.ranks.group import ONE, Ranks
 from cigl.train.ranks.started import RanksEnded, started
 from cigl.train.signals import Stopped, listening
@@ -80,7 +81,7 @@ def _meet(ranks: Ranks, patience: timedelta) -> Store:
     except (ValueError, RuntimeError) as error:  # the latter are torch's network errors
         raise CiglError(
             f"rank {ranks.rank} of {ranks.size} could not meet the others at {where} "
-            f"({' '.join(str(error).split())[:200]}): start all of them with torchrun."
+            f"({one_line(error, 200)}): start all of them with torchrun."
         ) from error
     return store
 

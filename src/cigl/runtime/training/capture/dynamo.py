@@ -39,7 +39,7 @@ _SETTINGS = {
 }
 
 
-_LOUD = ("torch._dynamo.convert_frame", "torch._subclasses.fake_tensor")
+_LOUD = ("torch._dynamo", "torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")  # with handlers
 
 
 class Mode(Enum):
@@ -133,9 +133,9 @@ def _say_nothing(*_: Any, **__: Any) -> None: ...
 @contextmanager
 def _settings(in_parts: bool) -> Iterator[None]:
     """Dynamo's, and its silence about what it can't capture: we say it."""
-    loud = [each for each in map(logging.getLogger, _LOUD) if not each.disabled]
-    for logger in loud:
-        logger.disabled = True
+    loud = [(handler, handler.level) for name in _LOUD for handler in logging.getLogger(name).handlers]
+    for handler, _ in loud:
+        handler.setLevel(logging.CRITICAL)
     try:
         with (
             torch._dynamo.config.patch({**_SETTINGS, "suppress_errors": in_parts}),
@@ -145,8 +145,8 @@ def _settings(in_parts: bool) -> Iterator[None]:
         ):
             yield
     finally:
-        for logger in loud:
-            logger.disabled = False
+        for handler, level in loud:
+            handler.setLevel(level)
 
 
 def _entry(model: nn.Module, uncaptured: Callable[[], None]) -> Callable[..., Any]:

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.fx.node import map_aggregate
 
-from cigl.runtime.compile.aliases import SharedMemory
-from cigl.runtime.compile.lowering import Lowering, argument_changed_in_place
+from cigl.runtime.compile.aliases import SharedMemory, argument_changed_in_place
+from cigl.runtime.compile.lowering import Lowering
 from cigl.runtime.network import operations as op
 from cigl.runtime.network.units import Network, Unit
 from cigl.runtime.program.steps import Shape

@@ -343,7 +343,7 @@ def refusals(rank, ranks, folder):
         layer = sparse.layers[1]
         if rank == 1:
             layer.gradient[-1, -1] = float("nan")
-            sparse._loop.step.dense_gradients._overflow = layer
+            sparse._loop.step.dense_gradients._finite[layer] = torch.tensor(False)
         optimizer.step()
 
     for name, function in list(locals().items()):

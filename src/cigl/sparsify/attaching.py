@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -31,7 +30,7 @@ from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.parameters.select import LayerChoice, select, warn_of_dense_majority
 from cigl.sparsify.results.validation import check_validation
 from cigl.sparsify.sparsifier import Sparsifier
-from cigl.sparsify.tensors.flat_indexing import as_scores, fill, read, write
+from cigl.sparsify.tensors.flat_indexing import as_scores, read, write
 from cigl.sparsify.tensors.shards import check_all_sharded, local, local_gradient
 from cigl.sparsify.tensors.topk import Request, largest_of
 
@@ -285,13 +284,12 @@ def _check_not_sparse(parameters: list[tuple[str, Tensor]]) -> None:
 
 
 def _initial_mask(layer: Layer, method: Method, initial: str) -> Tensor:
+    weight = layer.weight
     if method.starts_dense:
-        return torch.ones(layer.weight.shape, dtype=torch.bool)
-    mask = torch.zeros(layer.weight.shape, dtype=torch.bool)
-    score = layer.weight.abs() if initial == "magnitude" else layer.uniform("initial", 0)
+        return torch.ones_like(weight, dtype=torch.bool)
+    score = weight.abs() if initial == "magnitude" else layer.uniform("initial", 0)
     (chosen,) = largest_of([Request(as_scores(score), layer.target, layer.part)])
-    fill(mask, torch.from_numpy(chosen), 1)
-    return mask
+    return chosen.view(weight.shape)
 
 
 def _rescale(layer: Layer) -> None:
@@ -299,7 +297,6 @@ def _rescale(layer: Layer) -> None:
     layout, shape = layer.selected.layout, tuple(layer.shape)
     factors = (layout.dense_fan_in(shape) / layer.fans()[0].clamp_min(1)).sqrt()
     active = layer.active()
-    units, _ = layout.ends(torch.from_numpy(layer.part.to_global(active).astype(np.int64)), shape)
-    positions = layer.positions(active)
-    scales = factors[units].to(layer.weight)
-    write(layer.weight, positions, read(layer.weight, positions) * scales)
+    units, _ = layout.ends(layer.part.to_global(active), shape)
+    scales = factors.to(layer.weight)[units]
+    write(layer.weight, active, read(layer.weight, active) * scales)

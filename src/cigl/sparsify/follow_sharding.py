@@ -13,6 +13,7 @@ from cigl.common.errors import CiglError
 from cigl.sparsify.guards.checks import check_agreed
 from cigl.sparsify.loop.context import Context
 from cigl.sparsify.methods.averaging import Collection, RunningMean, Snapshots
+from cigl.sparsify.methods.rounds import count_weights
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.results.ema import Ema
 from cigl.sparsify.tensors.shards import check_all_sharded, has_shards, is_sharded, like, refusal, reshard, rows_of
@@ -52,7 +53,7 @@ def _follow(context: Context, averages: Iterable[Ema], names: Mapping[Any, str])
         layer.bind(replace(layer.selected, parameter=parameter))
         layer.bits, layer.explored = (rows_of(parameter, t).clone() for t in (layer.bits, layer.explored))
         layer.memory = {name: rows_of(parameter, value).clone() for name, value in layer.memory.items()}
-        layer.is_dense = bool((layer.bits != 0).all())
+    count_weights(context.layers)
     check_agreed(context.layers, {**context.method.describe(), **context.settings})
     _shard_averages(context.collection, averages, parameters)
     _replace_in_optimizers(context, names, parameters)

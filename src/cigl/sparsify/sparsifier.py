@@ -345,6 +345,7 @@ class Sparsifier:
         self._unselected.check()
         self._checks.run(self.step)
         self._context.invariant.check_result()
+        self._context.readings.read()
         self._agreement.compare_results(self.step)
 
     # Copies: a sparsifier belongs to one model, and a copy of the model goes without

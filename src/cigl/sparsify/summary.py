@@ -15,6 +15,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
+import torch
 from torch import nn
 
 from cigl.common.notebook import paragraphs, table
@@ -173,16 +174,17 @@ def summarize(context: Context, places: Mapping[str, int]) -> Summary:
     layers = context.layers
     parts = segments(context.method, context.table)
     rates = context.mask_rates if context.method.has_random_mask else {}
-    nonzeros = all_reduce_rows([layer.part for layer in layers], [[layer.nonzeros()] for layer in layers])
+    mine = torch.stack([layer.nonzeros() for layer in layers])[:, None]
+    nonzeros = all_reduce_rows([layer.part for layer in layers], mine)[:, 0].tolist()
     rows = []
-    for layer, (nonzero,) in zip(layers, nonzeros, strict=True):
+    for layer, nonzero, explored in zip(layers, nonzeros, context.explored_counts, strict=True):
         fan_in, fan_out = layer.fans()
         row = Row(
             layer=layer.name,
             shape=tuple(layer.shape),
             target=layer.target / layer.size,
             density=layer.count / layer.size,
-            explored=layer.explored_count / layer.size,
+            explored=explored / layer.size,
             dead_rows=int((fan_in == 0).sum()),
             dead_columns=int((fan_out == 0).sum()),
             inference_flops=layer.count / layer.size,
@@ -190,7 +192,7 @@ def summarize(context: Context, places: Mapping[str, int]) -> Summary:
             kernels="sparse" if layer.parameter in context.kernels.sparse else "masked",
             mask_rate=rates.get(layer.name),
             active=layer.count,
-            nonzeros=int(nonzero),
+            nonzeros=nonzero,
         )
         rows.append(row)
     size, active = (sum(column) for column in zip(*((x.size, x.count) for x in layers), strict=True))

@@ -147,5 +147,6 @@ def test_what_a_user_sees_of_a_sparsifier():
         *("model", "optimizer", "method", "table", "layers", "settings", "step", "collection", "kernels"),
         *("masks", "random_masks", "mask_rates", "density", "explored", "summary", "learning_rate"),
         *("needs_loader", "finalize", "members", "sample_posterior", "ema"),
+        *("mask_rate", "preview", "controller", "observe", "validate"),
         *("state_dict", "load_state_dict", "detach"),
     }

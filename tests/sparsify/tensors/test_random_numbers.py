@@ -1,9 +1,14 @@
 import numpy as np
+import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy_reference import mix as mix_in_numpy
+from numpy_reference import uniform as uniform_in_numpy
 from scipy import stats
 
-from cigl.sparsify.methods.random_mask import Draw
-from cigl.sparsify.tensors.random_numbers import key, uniform
+from cigl.sparsify.tensors.random_numbers import below, key, mix, signed, threshold, uniform
 
 
 def test_fixed_numbers():
@@ -16,6 +21,22 @@ def test_fixed_numbers():
     ]
 
 
+@given(hnp.arrays(np.uint32, st.integers(1, 50)), st.integers(0, 2**64 - 1), st.floats(0, 1, exclude_max=True))
+def test_signed_arithmetic_is_the_unsigned_one_of_numpy(positions, number, rate):
+    h = mix(torch.from_numpy(positions.view(np.int32)), signed(number), signed(number >> 32))
+    expected = mix_in_numpy(positions, number)
+    assert np.array_equal(h.numpy().view(np.uint32), expected)
+    off = below(h, threshold(rate) - (1 << 31))
+    assert np.array_equal(off.numpy(), expected < np.uint32(rate * 2**32))
+
+
+@pytest.mark.parametrize("start", [0, 12, 2**31 - 50, 2**32 - 100])
+def test_uniform_is_that_of_numpy(start):
+    assert np.array_equal(
+        uniform(100, 3, "grow", 7, "w", start).numpy(), uniform_in_numpy(100, 3, "grow", 7, "w", start)
+    )
+
+
 def test_uniform_is_uniform():
     numbers = uniform(200_000, 0, "grow", 1, "w")
     assert numbers.min() >= 0
@@ -23,9 +44,7 @@ def test_uniform_is_uniform():
     assert stats.kstest(numbers, "uniform").pvalue > 1e-3
 
 
-def test_the_global_generators_are_left_alone():
-    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
-    Draw({"w": np.arange(100, dtype=np.uint32)}).off([0.1], 0, "z", 1)
+def test_the_global_generator_is_not_used():
+    state = torch.get_rng_state()
     uniform(10, 0, "grow", 1, "w")
-    assert torch.equal(torch_state, torch.get_rng_state())
-    assert np.array_equal(numpy_state, np.random.get_state()[1])
+    assert torch.equal(state, torch.get_rng_state())

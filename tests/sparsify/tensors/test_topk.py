@@ -11,10 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from numpy_reference import largest
 
 from cigl.sparsify.tensors import topk as selection
 from cigl.sparsify.tensors.shards import Part
-from cigl.sparsify.tensors.topk import Request, largest, largest_of
+from cigl.sparsify.tensors.topk import Request, largest_of
 
 
 class Processes:
@@ -33,8 +34,8 @@ class Processes:
 
     def sum_before(self, part, numbers):
         row = torch.zeros(self.barrier.parties, len(numbers), dtype=torch.int64)
-        row[part.group.place.number] = torch.tensor(numbers)
-        return self.all_reduce(part, row)[: part.group.place.number].sum(0).tolist()
+        row[part.group.place.number] = numbers
+        return self.all_reduce(part, row)[: part.group.place.number].sum(0)
 
 
 def over_threads(tensors, counts, cuts, monkeypatch):
@@ -50,16 +51,17 @@ def over_threads(tensors, counts, cuts, monkeypatch):
         for scores, count in zip(tensors, counts, strict=True):
             bounds = [0, *(round(cut * scores.size) for cut in sorted(cuts)), scores.size]
             starts.append(bounds[place])
-            requests.append(Request(scores[bounds[place] : bounds[place + 1]].copy(), count, Part(starts[-1], group)))
-        for result, ranks, start in zip(found, largest_of(requests), starts, strict=True):
-            result.append((start, ranks + start))
+            mine = torch.from_numpy(scores[bounds[place] : bounds[place + 1]].copy())
+            requests.append(Request(mine, count, Part(starts[-1], group)))
+        for result, chosen, start in zip(found, largest_of(requests), starts, strict=True):
+            result.append((start, place, np.flatnonzero(chosen) + start))
 
     threads = [threading.Thread(target=work, args=(place,)) for place in range(len(cuts) + 1)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return [np.concatenate([ranks for _, ranks in sorted(r, key=lambda x: x[0])]) for r in found], processes.sent
+    return [np.concatenate([ranks for *_, ranks in sorted(r, key=lambda x: x[:2])]) for r in found], processes.sent
 
 
 scores = hnp.arrays(np.float32, st.integers(1, 60), elements=st.floats(-2, 2, width=16) | st.just(-np.inf))

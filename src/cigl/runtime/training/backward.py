@@ -193,17 +193,12 @@ def _(node: Conv, back: Backward) -> None:
     assembly, weights = back.assembly, node.weights
     through = node.x in back.wanted
     padding = _gradient_padding(node) if through else (0, 0)
-    if node.add is not None and node.add in back.wanted:
-        kept = back.whole(node.out, kept=True)
-        kept.users += 1
-        back.of(node.add).held.append(kept)
-        dy = kept
-        if padding != (0, 0):
-            dy = assembly.take(node.out, False, padding)
-            assembly.step(Kind.AFFINE, in_=kept, out=dy)
-            assembly.release(kept)
-    else:
-        dy = back.whole(node.out, False, padding)
+    passes_on = node.add is not None and node.add in back.wanted
+    dy = back.whole(node.out, passes_on, padding)
+    if passes_on:
+        assert node.add is not None
+        dy.users += 1
+        back.of(node.add).held.append(dy)
     if weights.weight.requires_grad:
         x = assembly.read(node.x, node.padding)
         if weights not in back.sums:

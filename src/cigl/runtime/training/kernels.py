@@ -136,18 +136,18 @@ class TrainingKernels:
         """The gradient is zero outside M, whatever was written to it."""
         self._patterns.masked(parameter, gradient)
 
-    def hold_z(self, parameter: nn.Parameter, key: int, threshold: int) -> Callable[[], Tensor] | None:
-        """Switch entries off in the kernels alone, if only they are to read this weight; the positions, when asked.
+    def hold_z(self, parameter: nn.Parameter, key: int, threshold: int) -> bool:
+        """Switch entries off in the kernels alone, if only they are to read this weight.
 
         It saves the way through the dense tensors: weight, gradient and optimizer state stay as they are. Who may read
         it besides is known of a forward that is one graph, and where no hook of the user's runs around it.
         """
         expected = parameter in self._alone and parameter not in self._used_elsewhere
         if not expected or not self._is_computing or hooked(self._model):
-            return None
-        pattern = self._patterns.switch_off(parameter, key, threshold)
+            return False
+        self._patterns.switch_off(parameter, key, threshold)
         self._held.add(parameter)
-        return lambda: torch.from_numpy(pattern.switched_off())
+        return True
 
     def end_step(self) -> None:
         self._patterns.end_step()

@@ -45,11 +45,9 @@ class Patterns:
             self._found[key] = Weights(weight, bias, key[0])
         return self._found[key]
 
-    def switch_off(self, weight: nn.Parameter, key: int, threshold: int) -> Pattern:
+    def switch_off(self, weight: nn.Parameter, key: int, threshold: int) -> None:
         """Draw Z over the active entries of a weight, for the step under way."""
-        pattern = self._pattern(weight)
-        pattern.switch_off(key, threshold)
-        return pattern
+        self._pattern(weight).switch_off(key, threshold)
 
     def under_z(self, weight: nn.Parameter, tensor: Tensor) -> Tensor:
         """The weight's ``tensor`` without what is switched off here."""

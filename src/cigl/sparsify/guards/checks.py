@@ -82,16 +82,16 @@ def check_zeros(layers: Sequence[Layer], weights: bool = True) -> None:
     """After the user has loaded something: nothing may lie outside M."""
     for layer in layers:
         outside, states = ~layer.mask, layer.states()
-        found = [int(((layer.weight != 0) & outside).sum())]
-        found += [int(((s.tensor != 0) & (s.tensor != s.of_zero) & outside).sum()) for s in states]
-        ((in_weights, *in_states),) = all_reduce_rows([layer.part], [found])
-        if weights and (stray := int(in_weights)):
+        found = [((layer.weight != 0) & outside).sum()]
+        found += [((s.tensor != 0) & (s.tensor != s.of_zero) & outside).sum() for s in states]
+        in_weights, *in_states = all_reduce_rows([layer.part], torch.stack(found)[None])[0].tolist()
+        if weights and (stray := in_weights):
             raise CiglError(
                 f"the weights loaded into the model have {stray} non-zeros outside the mask of {layer.name}: "
                 "load the sparsifier's state of the same moment too (sparse.load_state_dict), or load the "
                 "weights first and then attach with initial='magnitude'."
             )
-        for state, stray in zip(states, map(int, in_states), strict=True):
+        for state, stray in zip(states, in_states, strict=True):
             if stray:
                 raise CiglError(
                     f"the state loaded into the optimizer has {stray} non-zeros ({state.name}) outside the mask of "

@@ -26,7 +26,7 @@ def fingerprints(layer: Layer) -> tuple[int, dict[str, int]]:
     found = [fingerprint(tensor) for tensor in tensors]
     if layer.part.group is not None:
         sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
-        parts = gathered(layer.part, found + sizes)
+        parts = gathered(layer.part, torch.tensor(found + sizes)).tolist()
         found = [_of_parts([(row[i], row[i + len(tensors)]) for row in parts]) for i in range(len(tensors))]
     return found[0], {state.name: checksum for state, checksum in zip(states, found[1:], strict=True)}
 

@@ -3,17 +3,20 @@
 Looking at every weight in every step would cost too much. So a step looks at the layers that were written to since the
 last one (a tensor counts its writes). Because writes through ``.data`` are not counted, each of the first steps, and
 later every eighth, also looks at a few rows of one layer in turn; a step that ends with a topology round looks at
-everything, and so does every result.
+everything, and so does every result. What was found on a GPU the host learns later (readings.py).
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 
+import torch
 from torch import Tensor
 
 from cigl.common.errors import CiglWarning
+from cigl.sparsify.guards.readings import Readings
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.tensors.flat_indexing import keep_only
 
@@ -22,19 +25,19 @@ _FIRST, _EVERY = 16, 8  # in which steps
 _WRITERS = "Lookahead, noise, an EMA or SWA copied into the model, weights averaged over processes"
 
 
-def count_outside(weight: Tensor, bits: Tensor) -> int:
+def count_outside(weight: Tensor, bits: Tensor) -> Tensor:
     """How many non-zeros lie outside M."""
-    return int(((weight != 0) & (bits == 0)).sum())
+    return ((weight != 0) & (bits == 0)).sum()
 
 
 class MaskInvariant:
     """Finds non-zeros outside M; in training they are set to zero, and the first time it is said."""
 
-    def __init__(self, layers: Sequence[Layer]):
-        self._layers = layers
+    def __init__(self, layers: Sequence[Layer], readings: Readings):
+        self._layers, self._readings = layers, readings
         self._versions: list[int] = []
         self._step = self._turn = 0
-        self._was_warned = self._was_evaluated = False
+        self._was_warned = self._was_evaluated = self._is_suspect = False
         self.snapshot()
 
     def snapshot(self) -> None:
@@ -51,15 +54,14 @@ class MaskInvariant:
         self._step += 1
         if self._step <= _FIRST or self._step % _EVERY == 0:
             self._turn += 1
-            everywhere = everywhere or self._glance(self._layers[self._turn % len(self._layers)])
-        found = self._count(self._layers if everywhere else self._written())
-        for layer in found:
-            keep_only(layer.weight, layer.bits)
-        self._was_warned = bool(found)
-        _warn(
-            found,
+            self._glance(self._layers[self._turn % len(self._layers)])
+        looked_at = self._layers if everywhere or self._is_suspect else self._written()
+        self._is_suspect = False
+        self._count(
+            looked_at,
             f"the weights have {{}}: something other than the optimizer's step writes to them ({_WRITERS}). They were "
             "set to zero, and will be before each step; for an average that follows the mask use sparse.ema(decay).",
+            restore=True,
         )
 
     def check_eval(self) -> None:
@@ -67,17 +69,19 @@ class MaskInvariant:
         if not self._was_evaluated:
             self._was_evaluated = True
             self._turn += 1
-            suspects = self._layers if any(self._glance(layer) for layer in self._layers) else self._written()
-            _warn(
-                self._count(suspects),
+            for layer in self._layers:
+                self._glance(layer)
+            self._count(
+                self._layers if self._is_suspect else self._written(),
                 f"the model is evaluated with {{}} ({_WRITERS}): these are the numbers of a denser network; "
                 "sparse.ema(decay) is an average that follows the mask.",
             )
+            self._is_suspect = False
 
     def check_result(self) -> None:
         """Before a result, which has its zeros outside M whatever the model holds."""
-        _warn(
-            self._count(self._layers),
+        self._count(
+            self._layers,
             f"the model's weights have {{}}: something other than the optimizer's step wrote to them ({_WRITERS}). "
             "What is returned has zeros there; for an average that follows the mask use sparse.ema(decay).",
         )
@@ -86,24 +90,39 @@ class MaskInvariant:
         pairs = zip(self._layers, self._versions, strict=True)
         return [layer for layer, version in pairs if layer.version != version]
 
-    def _glance(self, layer: Layer) -> bool:
+    def _glance(self, layer: Layer) -> None:
         if layer.is_dense:
-            return False
+            return
         rows = max(1, _GLANCE * layer.shape[0] // layer.size)
         parts = max(1, -(-layer.weight.shape[0] // rows))
         start = self._turn // len(self._layers) % parts * rows
-        return bool(count_outside(layer.weight[start : start + rows], layer.bits[start : start + rows]))
+        outside = count_outside(layer.weight[start : start + rows], layer.bits[start : start + rows])
+        self._readings.ask(outside, self._glanced)
 
-    def _count(self, layers: Sequence[Layer]) -> dict[Layer, int]:
-        counts = {layer: count_outside(layer.weight, layer.bits) for layer in layers if not layer.is_dense}
-        return {layer: count for layer, count in counts.items() if count}
+    def _glanced(self, outside: list[int]) -> None:
+        self._is_suspect |= any(outside)
 
+    def _count(self, layers: Sequence[Layer], message: str, restore: bool = False) -> None:
+        layers = [layer for layer in layers if not layer.is_dense]
+        if not layers:
+            return
+        outside = torch.stack([count_outside(layer.weight, layer.bits) for layer in layers])
+        if restore and not outside.is_cpu:  # without waiting for what was found
+            for layer in layers:
+                keep_only(layer.weight, layer.bits)
+        self._readings.ask(outside, partial(self._counted, layers, message, restore))
 
-def _warn(found: dict[Layer, int], message: str) -> None:
-    if found:
+    def _counted(self, layers: Sequence[Layer], message: str, restore: bool, outside: list[int]) -> None:
+        found = {layer: count for layer, count in zip(layers, outside, strict=True) if count}
+        if not found:
+            return
+        if restore:
+            self._was_warned = True
+            for layer in found:
+                if layer.bits.is_cpu:
+                    keep_only(layer.weight, layer.bits)
         layer, count = next(iter(found.items()))
         others = f" and of {len(found) - 1} more" if len(found) > 1 else ""
         non_zeros = "non-zero" if count == 1 else "non-zeros"
-        warnings.warn(
-            message.format(f"{count} {non_zeros} outside the mask of {layer.name}{others}"), CiglWarning, stacklevel=4
-        )
+        text = f"{count} {non_zeros} outside the mask of {layer.name}{others}"
+        warnings.warn(message.format(text), CiglWarning, stacklevel=4)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from cigl.common.copying import uncopyable
 from cigl.common.errors import CiglWarning
+from cigl.sparsify.guards.readings import Readings
 from cigl.sparsify.methods.schedule import Timetable
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.tensors.shards import has_shards
@@ -23,31 +24,37 @@ _MARGIN = 0.1  # of the announced length
 class Watch:
     """Counts from the start of this process: a resumed run is watched from its own start."""
 
-    def __init__(self, model: nn.Module, layers: Sequence[Layer], table: Timetable):
-        self._model, self._layers, self._announced = model, layers, table.steps
+    def __init__(self, model: nn.Module, layers: Sequence[Layer], table: Timetable, readings: Readings):
+        self._model, self._layers, self._announced, self._readings = model, layers, table.steps, readings
         self._steps = 0  # counted ones, here
         self._passes = 0  # backward passes, whose gradients arrived
         self._arrived = False  # gradients, since the last training forward
         self._moves = 0  # of the weights, between the passes of one step
         self._before: Tensor | None = None  # a sample of the weights in the last forward, from a step's second one on
         self._after: Tensor | None = None  # ... and at the end of the last step
-        self._stands_still = True
+        self._has_moved: Tensor | None = None
         self._reached: set[str] = set()
         self._warned: set[str] = set()
 
     def forward(self) -> None:
         """In a training forward, with Z in force."""
-        if not self._arrived:  # the first of a step, or one without a backward
+        if not self._arrived or self._steps > _FIRST:  # the first of a step, or one without a backward
             return
         now = self._sample()
-        self._moves += self._before is not None and not _same(now, self._before)
+        if self._before is not None:
+            step = self._steps
+            self._readings.ask(_differ(now, self._before), lambda moved: self._moved(step, any(moved)))
+            self._readings.step_ended(self._passes)
+        self._before, self._arrived = now, False
+
+    def _moved(self, step: int, moved: bool) -> None:
+        self._moves += moved and step == self._steps
         if self._moves == 2:  # once may be a perturbation that is taken back (SAM)
             self._warn_once(
                 "the weights move from one backward pass to the next, but no step of the attached optimizer is seen: "
                 "steps are counted by the optimizer that was given to cigl.attach, so masks, schedule and average "
                 "stand still. Attach with the optimizer that trains the model, and step that one."
             )
-        self._before, self._arrived = now, False
 
     def gradient(self, layer: Layer) -> None:
         self._passes += not self._arrived
@@ -56,8 +63,10 @@ class Watch:
 
     def updated(self) -> None:
         """After the optimizer's step, before M changes."""
-        if self._after is not None and not (self._after.any() and _same(self._sample(), self._after)):
-            self._stands_still = False
+        if self._after is not None:
+            now = self._sample()
+            moves = _differ(now, self._after) | ~self._after.any()
+            self._has_moved = moves if self._has_moved is None else self._has_moved.to(moves.device) | moves
 
     def step_ended(self, step: int) -> None:
         """``step`` is its number, the resumed run's."""
@@ -92,12 +101,16 @@ class Watch:
                 f"no gradient has reached {missing[0]}{more} in {self._steps} steps, so its mask can't learn: is it "
                 f"used in the forward? If not, leave it out with layers={{{missing[0]!r}: False}}."
             )
-        elif self._steps == _FIRST and not missing and self._stands_still:
+        elif self._steps == _FIRST and not missing and self._has_moved is not None:
+            self._readings.ask(self._has_moved, self._stands_still)
+        self._after = self._sample() if self._steps < _FIRST else None
+
+    def _stands_still(self, has_moved: list[int]) -> None:
+        if not any(has_moved):
             self._warn_once(
-                f"the weights of {self._watched().name} have not moved in {self._steps} optimizer steps: look at the "
+                f"the weights of {self._watched().name} have not moved in {_FIRST} optimizer steps: look at the "
                 "learning rate and at what the optimizer's groups hold."
             )
-        self._after = self._sample() if self._steps < _FIRST else None
 
     def _past_the_end(self, step: int, announced: int) -> None:
         if step == announced + 1:
@@ -141,6 +154,8 @@ class Watch:
             warnings.warn(message, CiglWarning, stacklevel=4)
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
-    """Where a weight is NaN, training has other troubles."""
-    return a.device != b.device or torch.equal(a.nan_to_num(), b.nan_to_num())
+def _differ(a: Tensor, b: Tensor) -> Tensor:
+    """Where a weight is NaN, or has moved to another device, training has other troubles."""
+    if a.device != b.device:
+        return torch.zeros((), dtype=torch.bool, device=a.device)
+    return (a.nan_to_num() != b.nan_to_num()).any()

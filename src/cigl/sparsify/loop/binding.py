@@ -93,6 +93,7 @@ class Binding:
     def __init__(self, model: nn.Module, chain: OptimizerChain, layers: Iterable[Layer], listener: Listener):
         self._model, self._optimizer, self._listener = model, chain.stepping, listener
         self._chain = chain
+        self._is_skipped = False  # the step that is being taken
         self._inside = False  # a forward of the root is under way: it alone decides about Z
         self._handles: list[Any] = []
         try:
@@ -166,11 +167,12 @@ class Binding:
         return found is not None and bool(found.item())
 
     def _before_step(self, *_: Any) -> None:
-        if not self._skipped():
+        self._is_skipped = self._skipped()  # on a GPU the host waits for it: once is enough
+        if not self._is_skipped:
             self._listener.on_step_begin()
 
     def _after_step(self, *_: Any) -> None:
-        if not self._skipped():
+        if not self._is_skipped:
             self._listener.on_step_end()
 
 

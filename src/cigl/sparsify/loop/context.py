@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -14,6 +15,7 @@ from cigl.common.errors import CiglWarning
 from cigl.sparsify.guards.checks import check_modules
 from cigl.sparsify.guards.mask_invariant import MaskInvariant
 from cigl.sparsify.guards.processes import Processes
+from cigl.sparsify.guards.readings import Readings
 from cigl.sparsify.guards.watch import Watch
 from cigl.sparsify.loop.detached import DetachedSparsifier
 from cigl.sparsify.loop.kernels import Kernels, NoKernels
@@ -46,6 +48,7 @@ class Context:
     controller: Controller | None = field(init=False)
     random_mask: RandomMask = field(init=False)
     processes: Processes = field(init=False)
+    readings: Readings = field(default_factory=Readings)
     invariant: MaskInvariant = field(init=False)
     watch: Watch = field(init=False)
 
@@ -56,8 +59,8 @@ class Context:
         strength = None if self.controller is None else self.controller.strength
         self.random_mask = RandomMask(self.layers, method, table, int(self.settings["seed"]), strength)
         self.processes = Processes(self.layers, method.has_random_mask or bool(table.update_steps))
-        self.invariant = MaskInvariant(self.layers)
-        self.watch = Watch(self.model, self.layers, table)
+        self.invariant = MaskInvariant(self.layers, self.readings)
+        self.watch = Watch(self.model, self.layers, table, self.readings)
 
     @property
     def optimizer(self) -> Optimizer:
@@ -70,9 +73,15 @@ class Context:
         return sum(layer.count for layer in self.layers) / sum(layer.size for layer in self.layers)
 
     @property
+    def explored_counts(self) -> list[int]:
+        """How many weights of each layer were ever active."""
+        counts: list[int] = torch.stack([layer.explored_count for layer in self.layers]).tolist()
+        return counts
+
+    @property
     def explored(self) -> float:
         """The share of weights that were ever active."""
-        return sum(layer.explored_count for layer in self.layers) / sum(layer.size for layer in self.layers)
+        return sum(self.explored_counts) / sum(layer.size for layer in self.layers)
 
     @property
     def mask_rates(self) -> dict[str, float]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -40,8 +42,8 @@ class Kernels(Protocol):
     def masked(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         """The gradient is zero outside M now, whatever was written to it."""
 
-    def hold_z(self, parameter: nn.Parameter, key: int, threshold: int) -> Callable[[], Tensor] | None:
-        """Take a step's Z upon themselves, if nothing but they is to read this weight: its positions, when asked.
+    def hold_z(self, parameter: nn.Parameter, key: int, threshold: int) -> bool:
+        """Take a step's Z upon themselves, if nothing but they is to read this weight.
 
         The parameter then holds M*W, and the switched-off weights still have no part in output, gradient and update.
         """
@@ -71,8 +73,8 @@ class NoKernels:
     def made(self, parameter: nn.Parameter, gradient: Tensor) -> bool:
         return False
 
-    def hold_z(self, parameter: nn.Parameter, key: int, threshold: int) -> None:
-        return None
+    def hold_z(self, parameter: nn.Parameter, key: int, threshold: int) -> bool:
+        return False
 
     def on_forward(self) -> None: ...
     def topology_changed(self) -> None: ...
@@ -115,11 +117,15 @@ def make(
     """
     if kind == "masked" or _unsupported_reason(model, [layer.parameter for layer in layers]):
         return NoKernels()
-    active = {layer.parameter: layer.active for layer in layers}
+    active = {layer.parameter: partial(_active, layer) for layer in layers}
     made: Kernels = _implementation().TrainingKernels(
         model, active, needs_dense, needs_z, insist=kind == "sparse", uncounted=uncounted
     )
     return made
+
+
+def _active(layer: Layer) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    return layer.active().numpy().astype(np.uint32)
 
 
 def _unsupported_reason(model: nn.Module, parameters: Sequence[nn.Parameter]) -> str:

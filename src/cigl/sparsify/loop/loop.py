@@ -66,8 +66,9 @@ class Loop:
     def _forward(self, module: nn.Module) -> None:
         is_part = module is not self._context.model
         if not self.has_begun:
-            for layer in self._context.layers:
-                layer.follow_parameter()
+            moved = [layer.follow_parameter() for layer in self._context.layers]
+            if any(moved):
+                self._context.random_mask.mask_changed()
         if module.training:
             if not is_part:
                 self._context.kernels.on_forward()
@@ -91,7 +92,7 @@ class Loop:
         if self.step is None:
             return
         with outside_of_transforms():
-            self.step.z.put_in_parameters(layer for layer in self._context.layers if layer.parameter in parameters)
+            self.step.z.materialize_z([layer for layer in self._context.layers if layer.parameter in parameters])
 
     def on_dense_gradient(self, layer: Layer, gradient: Tensor) -> None:
         if not self._context.kernels.is_comparing:
@@ -121,6 +122,7 @@ class Loop:
         finally:  # a user's score may fail: the step is over all the same
             self._drop()
         self._context.watch.step_ended(self._context.step)
+        self._context.readings.step_ended(self._context.step)
         self._ended()
 
     def on_load_begin(self) -> None:

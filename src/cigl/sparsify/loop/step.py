@@ -27,6 +27,7 @@ from cigl.sparsify.loop.dense_gradients import DenseGradients
 from cigl.sparsify.loop.z_in_force import ZInForce
 from cigl.sparsify.methods.rounds import update_topology
 from cigl.sparsify.parameters.layer import Layer
+from cigl.sparsify.tensors.flat_indexing import keep_only
 from cigl.sparsify.tensors.shards import local
 
 
@@ -85,7 +86,7 @@ class Step:
         ``whole``: it is the model's own, not that of one of its parts.
         """
         if not whole:
-            self.z.put_in_parameters(self._layers)
+            self.z.materialize_z(self._layers)
         if not self.has_begun:
             self._context.processes.find()
             self._context.begin_epoch(self.number)
@@ -123,12 +124,12 @@ class Step:
         if self.update is not Update.NOT_YET:
             self.update = Update.CLOSURE
             self._check_forward()
-            self.z.put_in_parameters(self._layers)
+            self.z.materialize_z(self._layers)
         if layer.parameter.grad is not None:
             self._context.kernels.on_gradient(layer.parameter, layer.parameter.grad)
         self.dense_gradients.keep_reduced(layer)
         self.z.mask_gradient(layer)
-        self.dense_gradients.notice_overflow(layer, refuse=self.update is Update.CLOSURE)
+        self.dense_gradients.show_overflow(layer, refuse=self.update is Update.CLOSURE)
 
     # Update
 
@@ -141,6 +142,7 @@ class Step:
             if layer.gradient_was_changed():
                 self.z.mask_gradient(layer)
         self._context.kernels.begin_update(self._context.optimizer)
+        self.z.begin_update()
         self._context.states.observe(self._layers)
         self.update = Update.RUNNING
 
@@ -164,20 +166,19 @@ class Step:
         updates = context.table.updates(t)
         if not updates and not self.dense_gradients.are_kept:
             return
-        active = context.random_mask.active()
-        self.dense_gradients.rescale(active)
+        if self.dense_gradients.are_kept:
+            self.dense_gradients.rescale()
         for layer in self._layers:
             context.method.observe(layer, context.table, t)
         if updates:
-            after = update_topology(self._layers, active, context.method, context.table, t)
-            context.random_mask.mask_changed(after)
+            update_topology(self._layers, context.method, context.table, t, context.readings.ask)
+            context.random_mask.mask_changed()
             context.kernels.topology_changed()
 
     def abandon(self) -> None:
         """At any moment before the update: the parameters hold M*W again."""
         self._context.kernels.abandon_update()
-        for layer in self._layers:
-            layer.suspend()
+        self.z.suspend()
 
     # Parts
 
@@ -190,7 +191,7 @@ class Step:
             if method.average_of == "p*W":
                 weight *= 1 - rate
             else:
-                layer.zero_switched_off(weight)
+                keep_only(weight, layer.kept)
             values[layer.name] = weight
         if method.keep_snapshots:
             values |= dict(model.named_buffers())

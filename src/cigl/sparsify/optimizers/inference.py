@@ -44,8 +44,8 @@ class Masked(Protocol):
     def weight(self) -> Tensor: ...
 
     @property
-    def switched_off(self) -> Tensor | None:
-        """The positions of the weights that Z takes out of the step under way, if any."""
+    def kept(self) -> Tensor:
+        """M*Z: 0 where a weight takes no part in the step under way."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,9 +74,8 @@ class Observation:
     def verdicts(self, states: dict[str, Tensor]) -> dict[str, Verdict]:
         """After the step, while Z is still in force: of the states that it shows something about."""
         exists = self.active
-        off = self.layer.switched_off
-        if off is not None and self.needs_z:
-            exists = exists & ~torch.isin(self.positions, off)
+        if self.needs_z:
+            exists = exists & (read(self.layer.kept, self.positions) != 0)
         moved = read(self.layer.weight, self.positions)
         found = {}
         for name, state in states.items():

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn, optim
 from torch.optim import Optimizer
 
@@ -18,7 +19,7 @@ from cigl.common.errors import CiglError
 from cigl.common.numbers import is_number
 from cigl.sparsify.optimizers.inference import Fresh, Masked, Observation, Verdict
 from cigl.sparsify.optimizers.wrappers import OptimizerChain
-from cigl.sparsify.tensors.flat_indexing import fill, keep_only, write
+from cigl.sparsify.tensors.flat_indexing import keep_only
 from cigl.sparsify.tensors.shards import is_sharded, local
 
 
@@ -78,12 +79,11 @@ class StateTensor(NamedTuple):
         """The value for a weight that is zero: an inactive one, or one that has just grown."""
         return 0.0 if self.fresh == "weight" else self.fresh
 
-    def start(self, positions: Tensor, weights: Tensor) -> None:
-        """As for new weights with these values."""
+    def started(self, weights: Tensor) -> Tensor:
+        """The state of new weights with these values."""
         if self.fresh == "weight":
-            write(self.tensor, positions, weights)
-        else:
-            fill(self.tensor, positions, self.fresh)
+            return weights.to(self.tensor.dtype)
+        return torch.full_like(weights, self.fresh, dtype=self.tensor.dtype)
 
     def clear(self, bits: Tensor) -> None:
         """As for inactive weights, outside M."""

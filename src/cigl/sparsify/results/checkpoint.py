@@ -141,12 +141,11 @@ def _read_verdicts(state: Mapping[str, Any]) -> dict[str, Verdict]:
 
 def _check_counts(context: Context, layers: Mapping[str, SavedLayer]) -> None:
     may_be_denser = context.method.starts_dense
-    ones = all_reduce_rows(
-        [layer.part for layer in context.layers], [[int(layers[la.name].mask.sum())] for la in context.layers]
-    )
-    for layer, (count,) in zip(context.layers, ones, strict=True):
+    mine = torch.tensor([[int(layers[layer.name].mask.sum())] for layer in context.layers])
+    ones = all_reduce_rows([layer.part for layer in context.layers], mine)[:, 0].tolist()
+    for layer, count in zip(context.layers, ones, strict=True):
         if count != layer.target and not (may_be_denser and layer.target < count <= layer.size):
-            raise ValueError(f"the mask of {layer.name} has {int(count)} ones instead of {layer.target}")
+            raise ValueError(f"the mask of {layer.name} has {count} ones instead of {layer.target}")
 
 
 def _check_layer(layer: Layer, saved: SavedLayer) -> None:

@@ -15,13 +15,12 @@ from cigl.common.batches import default_forward
 from cigl.common.errors import CiglError, CiglWarning
 from cigl.common.numbers import is_whole
 from cigl.runtime.remembered import remember
-from cigl.sparsify.guards.mask_invariant import count_outside
 from cigl.sparsify.loop.context import Context
 from cigl.sparsify.methods.averaging import RunningMean, Snapshots
 from cigl.sparsify.parameters.layer import Layer
 from cigl.sparsify.results.batch_norm import Forward, reestimate_batch_norm, running_norms
 from cigl.sparsify.results.copies import plain_copy
-from cigl.sparsify.tensors.flat_indexing import as_scores, fill, keep_only
+from cigl.sparsify.tensors.flat_indexing import as_scores, keep_only
 from cigl.sparsify.tensors.random_numbers import key
 from cigl.sparsify.tensors.shards import all_reduce_rows, is_sharded, part_of, reshard
 from cigl.sparsify.tensors.shards import average as average_over_processes
@@ -102,9 +101,11 @@ def members(context: Context, n: int | None) -> list[nn.Module]:
     rates = context.random_mask.rates(context.step)
     for number in range(n):
         values = {}
-        for layer, off in zip(context.layers, context.random_mask.draw("members", number, rates), strict=True):
-            values[layer.name] = layer.true_weight()
-            fill(values[layer.name], off, 0)
+        for active in context.random_mask.active:
+            kept = active.kept(context.random_mask.draw(active, "members", number, rates))
+            for layer, bits in zip(active.layers, kept, strict=True):
+                values[layer.name] = layer.true_weight()
+                keep_only(values[layer.name], bits)
         models.append(_plain(context, _with_announced_zeros(context, values)))
     return models
 
@@ -236,11 +237,9 @@ def _cut_back(context: Context, mean: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 def _largest(value: Tensor, layer: Layer) -> Tensor:
     """As many entries of largest magnitude as the layer may have, zeros elsewhere."""
-    value = value.clone()
-    bits = torch.zeros_like(value, dtype=torch.int8)
     (chosen,) = largest_of([Request(as_scores(value.abs()), layer.target, layer.part)])
-    fill(bits, torch.from_numpy(chosen).to(value.device), -1)
-    keep_only(value, bits)
+    value = value.clone()
+    keep_only(value, torch.empty_like(value, dtype=torch.int8).copy_(chosen.view(value.shape)).neg_())
     return value
 
 
@@ -251,13 +250,11 @@ def _with_announced_zeros(context: Context, values: Mapping[str, Tensor]) -> dic
     """
     result, cut = dict(values), []
     for layer in context.layers:
-        value = result[layer.name]
-        if count_outside(value, layer.bits):
-            result[layer.name] = value = value.clone()
-            keep_only(value, layer.bits)
-    parts = [layer.part for layer in context.layers]
-    counts = all_reduce_rows(parts, [[int(result[layer.name].count_nonzero())] for layer in context.layers])
-    for layer, (count,) in zip(context.layers, counts, strict=True):
+        result[layer.name] = result[layer.name].clone()
+        keep_only(result[layer.name], layer.bits)
+    mine = torch.stack([result[layer.name].count_nonzero() for layer in context.layers])[:, None]
+    counts = all_reduce_rows([layer.part for layer in context.layers], mine)[:, 0].tolist()
+    for layer, count in zip(context.layers, counts, strict=True):
         if count > layer.target:  # gradual pruning, before its last round
             result[layer.name] = _largest(result[layer.name], layer)
             cut.append(layer.name)

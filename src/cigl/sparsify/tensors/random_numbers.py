@@ -1,22 +1,19 @@
 """Random numbers without a generator: a pure function of seed, stream, step, name and position.
 
-Resuming, another process and another device agree without any state, and torch's global generator is
-never touched. The mixing is MurmurHash3's 32-bit finalizer over position * odd constant, with the first
-half of a 64-bit key put in before it and the second half in its middle, so that two keys never give
-shifted copies of one sequence. It runs in numpy on the CPU for every device: only the positions of the
-few weights that are switched off travel.
+Resuming, another process and another device agree without any state, and torch's global generator is never touched.
+The mixing is MurmurHash3's 32-bit finalizer over position * odd constant, with the first half of a 64-bit key put in
+before it and the second half in its middle, so that two keys never give shifted copies of one sequence. It runs where
+the positions are: in int32, whose products wrap, with the bits that an arithmetic shift brings in masked away.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
 from functools import lru_cache
 
-import numpy as np
-import numpy.typing as npt
+import torch
+from torch import Tensor
 
-Positions = npt.NDArray[np.uint32]
 _MASK64 = (1 << 64) - 1
 LARGEST = 1 << 32  # positions are 32-bit
 
@@ -38,26 +35,45 @@ def _absorb(state: int, part: int) -> int:
     return state ^ state >> 31
 
 
-def mix(positions: Positions, spans: Sequence[tuple[int, int, int]]) -> Positions:
-    """Hash all positions at once; a span is (start, end, key) of one layer's part."""
-    h = positions * np.uint32(0x9E3779B9)
-    for start, end, k in spans:
-        h[start:end] ^= np.uint32(k & 0xFFFFFFFF)
-    t = h >> np.uint32(16)
-    h ^= t
-    h *= np.uint32(0x85EBCA6B)
-    for start, end, k in spans:
-        h[start:end] += np.uint32(k >> 32)
-    np.right_shift(h, np.uint32(13), out=t)
-    h ^= t
-    h *= np.uint32(0xC2B2AE35)
-    np.right_shift(h, np.uint32(16), out=t)
-    h ^= t
+def signed(number: int) -> int:
+    """The int32 with the same 32 bits."""
+    return (number + (1 << 31)) % LARGEST - (1 << 31)
+
+
+def mix(positions: Tensor, low: int | Tensor, high: int | Tensor) -> Tensor:
+    """Hash int32 positions with the halves of a key, each a number or one per position, to int32."""
+    h = positions * signed(0x9E3779B9)
+    h ^= low
+    _shift(h, 16)
+    h *= signed(0x85EBCA6B)
+    h += high
+    _shift(h, 13)
+    h *= signed(0xC2B2AE35)
+    _shift(h, 16)
     return h
 
 
-def uniform(size: int, seed: int, stream: str, step: int, name: str, start: int = 0) -> npt.NDArray[np.float32]:
+def _shift(h: Tensor, bits: int) -> None:
+    """h ^= h >> bits, as of unsigned numbers."""
+    h ^= (h >> bits).bitwise_and_((1 << 32 - bits) - 1)
+
+
+def threshold(rate: float) -> int:
+    """Hashes below it switch a weight off, as often as the rate says."""
+    return int(rate * LARGEST)
+
+
+def below(h: Tensor, limit: int | Tensor) -> Tensor:
+    """Whether hashes, as unsigned numbers, are below ``limit`` + 2^31: as signed ones with the first bit turned."""
+    return (h ^ signed(1 << 31)) < limit
+
+
+def uniform(
+    size: int, seed: int, stream: str, step: int, name: str, start: int = 0, device: torch.device | None = None
+) -> Tensor:
     """One number in [0, 1) for each of ``size`` positions of a tensor, from ``start`` on."""
-    h = mix(np.arange(start, start + size, dtype=np.uint32), [(0, size, key(seed, stream, step, name))])
-    h >>= np.uint32(8)  # 24 bits are what a float32 holds exactly
-    return h.astype(np.float32) * np.float32(2.0**-24)
+    kind = torch.int32 if size < 1 << 31 else torch.int64
+    positions = torch.arange(size, dtype=kind, device=device).to(torch.int32) + signed(start)
+    k = key(seed, stream, step, name)
+    h = mix(positions, signed(k), signed(k >> 32))
+    return ((h >> 8) & (1 << 24) - 1).to(torch.float32) * 2.0**-24  # 24 bits are what a float32 holds exactly

@@ -12,12 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cigl.common.errors import CiglError
-from cigl.sparsify.tensors.random_numbers import Positions
 
 
 @dataclass(frozen=True)
@@ -28,9 +26,9 @@ class Part:
     group: Any = None  # the process group that the tensor is divided over; None: this process has all of it
     device: torch.device | None = None  # that the group communicates from
 
-    def to_global(self, positions: Positions) -> Positions:
+    def to_global(self, positions: Tensor) -> Tensor:
         """Local positions as positions in the whole tensor."""
-        return positions + np.uint32(self.start) if self.start else positions
+        return positions + self.start if self.start else positions
 
 
 WHOLE = Part()
@@ -41,34 +39,39 @@ def all_reduce(part: Part, numbers: Tensor) -> Tensor:
     if part.group is not None:
         numbers = numbers.to(part.device)
         torch.distributed.all_reduce(numbers, group=part.group)
-    return numbers.cpu()
+    return numbers
 
 
-def all_reduce_rows(parts: Sequence[Part], rows: Sequence[Sequence[float]]) -> list[list[float]]:
+def all_reduce_rows(parts: Sequence[Part], rows: Tensor) -> Tensor:
     """A few numbers of each tensor, summed over the processes that hold it, which must all call it: one message."""
-    result = [list(row) for row in rows]
+    if any(part.group is not None for part in parts):
+        rows = rows.clone()
     for group in {id(part.group): part.group for part in parts if part.group is not None}.values():
         members = [place for place, part in enumerate(parts) if part.group is group]
-        mine = torch.tensor([result[place] for place in members], dtype=torch.float64)  # exact up to 2^53
-        for place, row in zip(members, all_reduce(parts[members[0]], mine).tolist(), strict=True):
-            result[place] = row
-    return result
+        rows[members] = all_reduce(parts[members[0]], rows[members]).to(rows.device)
+    return rows
 
 
-def gathered(part: Part, numbers: Sequence[int]) -> list[list[int]]:
-    """These numbers of every process, in the order of the tensor's rows."""
-    mine = torch.tensor(numbers, dtype=torch.int64, device=part.device)
+def gathered(part: Part, numbers: Tensor) -> Tensor:
+    """These numbers of every process, a row each, in the order of the tensor's rows."""
     if part.group is None:
-        return [mine.tolist()]
+        return numbers[None]
+    mine = numbers.to(part.device)
     everybody = [torch.empty_like(mine) for _ in range(torch.distributed.get_world_size(part.group))]
     torch.distributed.all_gather(everybody, mine, group=part.group)
-    return [numbers.tolist() for numbers in everybody]
+    return torch.stack(everybody)
 
 
-def sum_before(part: Part, numbers: Sequence[int]) -> list[int]:
+def sum_before(part: Part, numbers: Tensor) -> Tensor:
     """The sums of these numbers over the processes that hold earlier rows."""
-    earlier = gathered(part, numbers)[: torch.distributed.get_rank(part.group)]
-    return [sum(column) for column in zip(*earlier, strict=True)] if earlier else [0] * len(numbers)
+    return gathered(part, numbers)[: torch.distributed.get_rank(part.group)].sum(0)
+
+
+def local_counts(held: Sequence[tuple[Part, Tensor, int]]) -> list[int]:
+    """How many non-zeros of each tensor this process has, where the last number is the count over all processes."""
+    shards = [tensor.count_nonzero() for part, tensor, _ in held if part.group is not None]
+    known = iter(torch.stack(shards).tolist() if shards else [])
+    return [count if part.group is None else next(known) for part, _, count in held]
 
 
 def is_sharded(tensor: object) -> bool:
@@ -169,10 +172,10 @@ def check_all_sharded(parameters: Mapping[str, Any]) -> None:
 
 def check_same(parameter: Any, numbers: Sequence[int], what: Sequence[str]) -> None:
     """Refuse, on every process of the parameter's mesh, where one of the numbers is not the same on all of them."""
-    everybody = [list(numbers)]
+    rows = torch.tensor([numbers], dtype=torch.int64)
     for part in reversed(_over_mesh(parameter)):  # the last dimension first, which gives them in the mesh's order
-        flat = [number for row in everybody for number in row]
-        everybody = [row[k : k + len(what)] for row in gathered(part, flat) for k in range(0, len(row), len(what))]
+        rows = gathered(part, rows.flatten()).view(-1, len(what))
+    everybody = rows.tolist()
     for place, name in enumerate(what):
         for rank, theirs in enumerate(everybody):
             if theirs[place] != everybody[0][place]:

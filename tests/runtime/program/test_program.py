@@ -69,6 +69,16 @@ def windows(draw, largest=5):
     return list(zip(*result, strict=True))
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_strides_over_pixels_of_single_input_channels(isa, channels, force):
+    force(isa)
+    x, weight = torch.randn(1, channels, 9, 40), torch.randn(8 * channels, 1, 3, 3)
+    program = Program(1, 1)
+    made = program.record(conv(weight, stride=(2, 2), groups=channels), program.input(channels, 9, 40))
+    assert close(*run(program, *made, x), F.conv2d(x, weight, None, 2, 0, 1, channels))
+
+
 @settings(max_examples=120, deadline=None)
 @given(st.data(), windows(), batches, st.integers(1, 40), st.integers(1, 70), densities, st.booleans(), isas)
 def test_convolutions_are_those_of_torch(data, window, images, inputs, outputs, density, full, isa):

@@ -225,7 +225,9 @@ class Executable:
         """Output channels side by side: several, where their weights are so dense that they share many inputs."""
         together = self._layout.width // _FLOATS
         apart = step.groups > 1 and packed.outputs // step.groups % together  # they would read other channels
-        return 1 if self._is_dot(step) or apart or packed.density < _SHARED[together] else together
+        skips = self._layout.lanes == 1 and step.stride[1] > 1 and not self._splits(step)  # pixels: one channel's kernel
+        plain = self._is_dot(step) or apart or skips or packed.density < _SHARED[together]
+        return 1 if plain else together
 
     def _view(self, value: Value) -> View:
         """Where a value lies; the place is taken when it is first asked for."""

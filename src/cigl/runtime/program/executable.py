@@ -225,7 +225,8 @@ class Executable:
         """Output channels side by side: several, where their weights are so dense that they share many inputs."""
         together = self._layout.width // _FLOATS
         apart = step.groups > 1 and packed.outputs // step.groups % together  # they would read other channels
-        skips = self._layout.lanes == 1 and step.stride[1] > 1 and not self._splits(step)  # pixels: one channel's kernel
+        # only the kernel of one channel at a time skips pixels
+        skips = self._layout.lanes == 1 and step.stride[1] > 1 and not self._splits(step)
         plain = self._is_dot(step) or apart or skips or packed.density < _SHARED[together]
         return 1 if plain else together
 

@@ -260,11 +260,11 @@ def by_images(
 
 
 def by_width(units: dict[int, Unit], facts: Survey) -> list[dict[int, Unit]]:
-    """The last units apart from the rest, where their rows are narrower than a vector of pixels, so that a program of
+    """The last units apart from the rest, where they make rows narrower than a vector of pixels, so that a program of
     their own, which has images side by side, wastes nothing. It costs the conversion of what lies between."""
 
     def shapes(numbers: Iterable[int]) -> list[tuple[int, ...]]:
-        values = {value for number in numbers for value in (*units[number].inputs, *units[number].outputs)}
+        values = {value for number in numbers for value in units[number].outputs}
         return [shape for value in values - facts.constants.keys() if (shape := facts.shapes[value])]
 
     order = list(units)

@@ -1,5 +1,6 @@
 """Programs against torch: every operation on random shapes, and the promises about NaN, threads and memory."""
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -66,6 +67,16 @@ def windows(draw, largest=5):
         size = draw(st.integers(max(1, kernel - 2 * padding), 36))
         result.append((size, kernel, stride, padding))
     return list(zip(*result, strict=True))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_strides_over_pixels_of_single_input_channels(isa, channels, force):
+    force(isa)
+    x, weight = torch.randn(1, channels, 9, 40), torch.randn(8 * channels, 1, 3, 3)
+    program = Program(1, 1)
+    made = program.record(conv(weight, stride=(2, 2), groups=channels), program.input(channels, 9, 40))
+    assert close(*run(program, *made, x), F.conv2d(x, weight, None, 2, 0, 1, channels))
 
 
 @settings(max_examples=120, deadline=None)
@@ -332,6 +343,28 @@ def test_a_stored_nan_weight_reaches_only_its_output(images):
 def test_what_is_packed_can_be_unpacked(outputs, inputs, kernel, density):
     weight = sparse(outputs, inputs, *(kernel or ()), density=density)
     assert torch.equal(Packed(weight, None).unpack(), weight)
+
+
+@given(st.integers(1, 40), st.integers(1, 100), st.sampled_from([(1, 1), (3, 2)]), densities, st.sampled_from([2, 4]))
+@settings(max_examples=20, deadline=None)
+def test_channels_side_by_side_have_each_weight_once(outputs, inputs, kernel, density, channels):
+    """Lists of inputs by who uses them, and as many values for each as it has users."""
+    weight = sparse(outputs, inputs, *kernel, density=density)
+    shared = Packed(weight, None).shared(channels)
+    lists, groups = (1 << channels) - 1, -(-outputs // channels)
+    found, at = torch.zeros(outputs, weight[0].numel()), 0
+    for number, (start, end) in enumerate(itertools.pairwise(shared.rows)):
+        place, users = number // lists, number % lists + 1
+        if users == 1:
+            assert shared.firsts[place] == at
+        for input in range(start, end):
+            assert shared.outputs[input] == place % groups * channels
+            for user in range(channels):
+                if users >> user & 1:
+                    found[shared.outputs[input] + user, shared.positions[input]] += shared.values[at]
+                    at += 1
+    assert at == len(shared.values)
+    assert torch.equal(found.view_as(weight), weight)
 
 
 def test_times_say_what_each_value_cost():

@@ -18,7 +18,7 @@ from cigl.runtime.program import library
 from cigl.runtime.program.interface import ProgramStruct, StepStruct, View
 from cigl.runtime.program.layout import Layout, up
 from cigl.runtime.program.memory import Arena, Place
-from cigl.runtime.program.packed import Packed
+from cigl.runtime.program.packed import Packed, Shared
 from cigl.runtime.program.sharing import Home, homes
 from cigl.runtime.program.steps import Kind, Step, Value
 
@@ -27,6 +27,8 @@ _NOWHERE = View(-1, 0, 0, 0, 0, 0)
 # woken up, which takes longer if they sleep instead of spinning; of a step, if threads share each.
 _PROGRAM = 500_000 if os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive" else 30_000
 _STEP = 2_000
+_FLOATS = 4  # of a vector, per output channel side by side: TOGETHER in kernels/conv.h
+_SHARED = {4: 0.12, 2: 0.5}  # density from which several channels side by side are faster than one
 _WIDER = 0.75  # of the vectors, if they are twice as wide: beyond that, rows are too short for them
 _NUMBERS = {name: number for number, name in enumerate(("", *ACTIVATIONS))}
 
@@ -40,8 +42,7 @@ class Executable:
         # an input that is flattened is read as a row: the caller's memory is in that order already
         rows = {step.out: step.x for step in steps if step.kind == Kind.FLATTEN and step.x in inputs}
         steps = [step for step in steps if step.out not in rows]
-        values = [*outputs, *(value for step in steps for value in (step.x, step.out))]
-        self._isa, self._layout = vectors(images, [value.shape for value in values])
+        self._isa, self._layout = vectors(images, [value.shape for value in (*outputs, *(step.out for step in steps))])
         self._arena = Arena(self._layout)
         self._owned: list[np.ndarray[Any, Any]] = []  # what the structures point to
         self._packed: list[Packed] = []
@@ -200,21 +201,34 @@ class Executable:
             channel *= phases[0] * phases[1]
         else:
             offsets = (ky - step.padding[0]) * x.row + (kx - step.padding[1]) * self._layout.lanes
-        offsets = (offsets + c * channel).reshape(-1)[packed.positions]
+        together = self._together(step, packed)
+        sorted_ = packed.shared(together) if together > 1 else packed
+        offsets = (offsets + c * channel).reshape(-1)[sorted_.positions]
         if step.groups > 1:
-            group = packed.output // (packed.outputs // step.groups)
-            offsets += group * packed.inputs * channel
+            output = sorted_.outputs if isinstance(sorted_, Shared) else sorted_.output
+            offsets += output // (packed.outputs // step.groups) * packed.inputs * channel
         if offsets.size and np.abs(offsets).max() >= 1 << 31:
             raise CiglError(f"an input of shape {step.x.shape} is too large for the sparse kernels: run it dense.")
         self._packed.append(packed)
         return {
             "groups": step.groups,
-            "blocks": packed.blocks,
-            "rows": packed.rows.ctypes.data,
+            "blocks": sorted_.blocks,
+            "together": together,
+            "rows": sorted_.rows.ctypes.data,
+            "firsts": sorted_.firsts.ctypes.data if isinstance(sorted_, Shared) else None,
             "offsets": self._own(offsets.astype(np.int32)),
-            "values": packed.values.ctypes.data,
+            "values": sorted_.values.ctypes.data,
             "bias": None if packed.bias is None else packed.bias.ctypes.data,
         }
+
+    def _together(self, step: Step, packed: Packed) -> int:
+        """Output channels side by side: several, where their weights are so dense that they share many inputs."""
+        together = self._layout.width // _FLOATS
+        apart = step.groups > 1 and packed.outputs // step.groups % together  # they would read other channels
+        # only the kernel of one channel at a time skips pixels
+        skips = self._layout.lanes == 1 and step.stride[1] > 1 and not self._splits(step)
+        plain = self._is_dot(step) or apart or skips or packed.density < _SHARED[together]
+        return 1 if plain else together
 
     def _view(self, value: Value) -> View:
         """Where a value lies; the place is taken when it is first asked for."""

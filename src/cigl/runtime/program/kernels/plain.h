@@ -13,6 +13,10 @@ static inline float* at(float* arena, const View& v, int64_t c, int64_t y) {
 // `count` elements of up to LANES images, `image` floats apart, side by side in vectors; missing images are zero.
 static void interleave(const float* in, int64_t image, int64_t images, int64_t count, float* out, int64_t step,
                        int64_t lanes) {
+    if (lanes == 1 && step == 1) {
+        std::memcpy(out, in, images * count * sizeof(float));
+        return;
+    }
     int64_t i = 0;
     for (; images == LANES && i + LANES <= count; i += LANES) {
         Vec square[LANES];
@@ -25,6 +29,10 @@ static void interleave(const float* in, int64_t image, int64_t images, int64_t c
 }
 
 static void separate(const float* in, int64_t step, int64_t images, int64_t count, float* out, int64_t image) {
+    if (images == 1 && step == 1) {
+        std::memcpy(out, in, count * sizeof(float));
+        return;
+    }
     int64_t i = 0;
     for (; images == LANES && i + LANES <= count; i += LANES) {
         Vec square[LANES];
@@ -59,10 +67,39 @@ static void each_row(const Task& task, const View& outside, const View& inside, 
     }
 }
 
+// The pictures of a whole vector of images whose rows are shorter than a vector: LANES pixels at a time, as they lie
+// behind each other in the caller's memory: square(the first one's place, an image's size, places inside). False if not
+// all that is so.
+template <class Square>
+static bool by_planes(const Task& task, const View& outside, const View& inside, Square square) {
+    const Program& p = task.program;
+    const int64_t plane = outside.height * outside.width, first = task.block * LANES;
+    if (p.lanes != LANES || p.spread > 1 || outside.width >= LANES || plane < LANES || first + LANES > p.images) return false;
+    const Share share(outside.channels, task.worker, task.workers);
+    for (int64_t c = share.begin; c < share.end; ++c)
+        for (int64_t pixel = 0; pixel < plane; pixel += LANES) {
+            const int64_t from = pixel + LANES <= plane ? pixel : plane - LANES;  // the last overlap: the same twice
+            int64_t places[LANES], y = from / outside.width, x = from % outside.width;
+            for (int j = 0; j < LANES; ++j) {
+                places[j] = inside.at + c * inside.channel + y * inside.row + x * LANES;
+                if (++x == outside.width) x = 0, ++y;
+            }
+            square((first * outside.channels + c) * plane + from, outside.channels * plane, places);
+        }
+    return true;
+}
+
 static void load_input(const Task& task) {
     const float* from = task.inputs[task.step.in.at];
     float* arena = task.arena;
     const int64_t lanes = task.program.lanes;
+    if (by_planes(task, task.step.in, task.step.out, [=](int64_t in, int64_t image, const int64_t* places) {
+            Vec square[LANES];
+            for (int i = 0; i < LANES; ++i) square[i] = load(from + in + i * image);
+            transpose(square);
+            for (int i = 0; i < LANES; ++i) store(arena + places[i], square[i]);
+        }))
+        return;
     each_row(task, task.step.in, task.step.out,
              [=](int64_t in, int64_t image, int64_t images, int64_t count, int64_t out, int64_t step) {
                  interleave(from + in, image, images, count, arena + out, step, lanes);
@@ -72,6 +109,13 @@ static void load_input(const Task& task) {
 static void store_output(const Task& task) {
     float* to = task.outputs[task.step.out.at];
     const float* arena = task.arena;
+    if (by_planes(task, task.step.out, task.step.in, [=](int64_t out, int64_t image, const int64_t* places) {
+            Vec square[LANES];
+            for (int i = 0; i < LANES; ++i) square[i] = load(arena + places[i]);
+            transpose(square);
+            for (int i = 0; i < LANES; ++i) store(to + out + i * image, square[i]);
+        }))
+        return;
     each_row(task, task.step.out, task.step.in,
              [=](int64_t out, int64_t image, int64_t images, int64_t count, int64_t in, int64_t step) {
                  separate(arena + in, step, images, count, to + out, image);

@@ -37,7 +37,10 @@ struct Step {
     int64_t count_padding;             // AVG_POOL: divide by the whole kernel, not by what lies inside
     int64_t groups;                    // CONV: of channels
     int64_t blocks;                    // CONV: blocks of input channels that the weights are sorted by
-    const int32_t* rows;               // where each (block, output channel) starts in offsets and values
+    int64_t together;                  // CONV: output channels that share the inputs they load, 1 or TOGETHER (conv.h)
+    const int32_t* rows;               // where each (block, output channel) starts in offsets and values; where several
+                                       // are together: their 2^together - 1 lists of offsets, by who uses the input
+    const int32_t* firsts;             // where each (block, channels together) starts in values
     const int32_t* offsets;            // of the input float each non-zero multiplies, from the output's first pixel
     const float *values, *bias;        // bias may be null
     const float *scale, *shift;        // per channel: of `normed`, ELEMENTWISE and AFFINE; may be null
@@ -105,7 +108,7 @@ constexpr Field FIELDS[] = {
     WHOLE(Step), FIELD(Step, kind), FIELD(Step, activation), FIELD(Step, in), FIELD(Step, add), FIELD(Step, out),
     FIELD(Step, normed), FIELD(Step, kernel), FIELD(Step, stride), FIELD(Step, padding), FIELD(Step, count_padding),
     FIELD(Step, groups),
-    FIELD(Step, blocks), FIELD(Step, rows), FIELD(Step, offsets), FIELD(Step, values), FIELD(Step, bias),
+    FIELD(Step, blocks), FIELD(Step, together), FIELD(Step, rows), FIELD(Step, firsts), FIELD(Step, offsets), FIELD(Step, values), FIELD(Step, bias),
     FIELD(Step, scale), FIELD(Step, shift), FIELD(Step, eps), FIELD(Step, multiplier), FIELD(Step, other),
     FIELD(Step, scale2), FIELD(Step, shift2),
     FIELD(Step, mean), FIELD(Step, mean2), FIELD(Step, sums), FIELD(Step, target), FIELD(Step, places),

@@ -1,7 +1,7 @@
 """The active weights of several layers as one vector, so that one operation works on all of them.
 
 On a GPU a launch takes as long as copying a million weights: there, layers are joined. On the CPU a launch costs
-nothing, and each layer is read and written where it is.
+little, except in networks as small as 784-300-100-10, and each layer is read and written where it is.
 """
 
 from __future__ import annotations
